@@ -32,7 +32,8 @@ from stablessm_core.training.step import autocast
 # the norm of a gradient divided by its median before, or in the first step by the norm of all weights: at this ratio the step is
 # the one to check
 LARGE = 100.0
-AGREES, DIFFERS = 0.05, 0.1  # relative difference of slope and norm: up to AGREES they agree, above DIFFERS they do not
+AGREES = 0.05  # relative difference of slope and norm up to which they agree
+DIFFERS = 0.1  # relative difference above which the gradient is wrong; between the two, nothing is proved
 PARTED = {"float32": 0.1, "bfloat16": 0.3}  # relative difference above which two norms of one step part
 CLEARLY = 3.0  # the kernels differ only if they differ by more than so many times what rounding makes
 FIRST_CHANGE = 1e-6  # relative change of the loss that the first distance is expected to make

@@ -35,7 +35,7 @@ def findings(**changes: Any) -> dict[str, Any]:
         "trouble": {"step": 2, "kind": "crossing", "shown": 3},
         "counterfactuals": [
             {"change": "tenth_of_rate", "settings": {"optimizer.lr": 0.01}, "from_step": 1, "lives": False, "step": 5, "until": 9,
-             "reason": None, "comparable": False, "steps": [2, 3], "loss": [1.0, -inf]},
+             "reason": None, "comparable": True, "steps": [2, 3], "loss": [1.0, -inf]},
             {"change": "other_map", "settings": {}, "from_step": 1, "lives": None, "step": 1, "until": 9,
              "reason": "no layer has a map that can be chosen", "steps": [], "loss": []},
         ],
