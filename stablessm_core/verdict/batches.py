@@ -40,7 +40,9 @@ class BadBatch:
     def against(self) -> str:
         """What the batch is compared with, as text. Call it only if `usual` is known."""
         assert self.usual is not None
-        return f"the {number(self.usual)} of the other recorded batches" if self.few else f"the usual {number(self.usual)}"
+        return (
+            f"the median of the other recorded batches, {number(self.usual)}" if self.few else f"the usual {number(self.usual)}"
+        )
 
     @property
     def growth(self) -> str:

@@ -213,7 +213,7 @@ def learned_nothing(ending: Ending) -> str | None:
 @sentence(
     names.TRAIN_LOSS,
     holds="at least 20 steps were trained and 8 rows recorded, the loss is not said to be that of a constant prediction, and "
-    "the median of the last losses is not below that of the first ones by more than 1 % or by more than half the range of the "
+    "the median of the last losses is below that of the first ones by at most 1 %, or by at most 5 % and half the range of the "
     "first ones",
 )  # fmt: skip
 def loss_did_not_fall(ending: Ending) -> str | None:
@@ -222,7 +222,7 @@ def loss_did_not_fall(ending: Ending) -> str | None:
     begun, ended = ending.losses
     start, end = float(np.median(begun)), float(np.median(ended))
     spread = float(np.max(begun) - np.min(begun)) / 2
-    if end < start - min(spread, 0.01 * abs(start)):
+    if end < start - max(0.01 * abs(start), min(spread, 0.05 * abs(start))):
         return None
     fell = "hardly fell" if end < start else "did not fall"
     return (

@@ -57,19 +57,28 @@ def a_far_batch(context: Context, match: re.Match[str]) -> bool:
     return says(match[3], size) and _roughly(read(match[5]), usual) and says(match[4], size / read(match[5]), 3.0)
 
 
-@claim(rf"[Ii]ts largest (input|target) is {N}, {N} x the {N} of the other recorded batches")
-@claim(rf"[Tt]he largest number of the (input|target) was {N}, {N} x the {N} of the other recorded batches")
+@claim(rf"[Ii]ts largest (input|target) is {N}, {N} x the median of the other recorded batches, {N}")
+@claim(rf"[Tt]he largest number of the (input|target) was {N}, {N} x the median of the other recorded batches, {N}")
 def far_above_the_other_batches(context: Context, match: re.Match[str]) -> bool:
     part = 1 if match[1] == "target" else 0
-    sizes = [pair[part] for pair in context.facts.sizes.values()]
-    known = any(says(match[4], size) for size in sizes) and any(says(match[2], size) for size in sizes)
+    known = _was_recorded(context, match[2], part) and _among_recorded(context, match[4], part)
     return known and says(match[3], read(match[2]) / read(match[4]), 3.0)
 
 
-@claim(rf"Largest number of (?:the input|the target) at step {S}: {N}; compared with the {N} of the other recorded batches")
+@claim(rf"Largest number of the (input|target) at step {S}: {N}; compared with the median of the other recorded batches, {N}")
 def compared_with_the_other_batches(context: Context, match: re.Match[str]) -> bool:
-    known = [size for pair in context.facts.sizes.values() for size in pair]
-    return all(any(says(number, size) for size in known) for number in (match[2], match[3]))
+    part = 1 if match[1] == "target" else 0
+    return _was_recorded(context, match[3], part) and _among_recorded(context, match[4], part)
+
+
+def _was_recorded(context: Context, said: str, part: int) -> bool:
+    return any(says(said, pair[part]) for pair in context.facts.sizes.values())
+
+
+def _among_recorded(context: Context, said: str, part: int) -> bool:
+    """Whether the number lies among the sizes of the batches, which a recording of every n-th step knows in part."""
+    sizes = [pair[part] for pair in context.facts.sizes.values() if math.isfinite(pair[part])]
+    return any(says(said, size) for size in sizes) or min(sizes) <= read(said) <= max(sizes)
 
 
 @claim(rf"Its largest (input|target) is {N}, {N} x the usual {N}")

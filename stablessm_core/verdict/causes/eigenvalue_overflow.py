@@ -60,6 +60,8 @@ def _find(case: Case) -> Answer | None:
     thrown_by = _thrown_by(case, one)
     if thrown_by not in ("explosion", "both") and dies_too and _dies_no_later(case):
         return None  # the eigenvalues are not needed for this death
+    if thrown_by in ("explosion", "both") and dies_too and case.risen:
+        return None  # the explosion needs no eigenvalue
     second = None if thrown_by not in ("explosion", "both") else "explosion"
     confidence = "inferred"
     if frozen and thrown_by in ("explosion", "both"):

@@ -29,9 +29,14 @@ def _made_here(case: Case) -> bool:
         return False
     if case.risen:  # an explosion reaches such an operation in the end, too
         return case.dies_soon("tenth_of_rate")
-    if _fails_the_same_way(first, autopsy.float64):
-        return True
+    if _fails_the_same_way(first, autopsy.float64) and not _overflowed(first):
+        return True  # numbers that have grown overflow in float64, too: for them the trials decide
     return not case.lives("tenth_of_rate") and not case.lives("recurrence_frozen")
+
+
+def _overflowed(first: object) -> bool:
+    """Whether the first number that is not finite is an infinity."""
+    return isinstance(first, dict) and math.isinf(number_of(first.get("value")))
 
 
 def _fails_the_same_way(first: object, repeat: object) -> bool:
@@ -46,8 +51,8 @@ def _fails_the_same_way(first: object, repeat: object) -> bool:
     "autopsy.first_nonfinite", "autopsy.float64",
     holds="an operation of the forward pass that is no scan made the number from finite numbers below 1e18; in a layer, no "
     "eigenvalue had used 0.3 of its budget limit; the run does not compute in float16; and if the loss had risen to 10 x its "
-    "best, the run dies at most 5 steps later with a tenth of the rate, else float64 fails in the same operation, or no trial "
-    "with a slower rate or a frozen recurrence lives",
+    "best, the run dies at most 5 steps later with a tenth of the rate, else no trial with a slower rate or a frozen recurrence "
+    "lives, or the number is NaN and float64 fails in the same operation",
 )  # fmt: skip
 def forward_made_it(case: Case) -> str | None:
     if not _made_here(case) or case.autopsy is None:
