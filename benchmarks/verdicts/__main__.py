@@ -9,17 +9,17 @@ Kind, place, time and size of each fault are drawn with the seed, across layers,
 of an autopsy. The truth is established by training again without the fault, and not by the verdict
 (`benchmarks.verdicts.truth`). For each run that dies, every change that the verdict offers is followed.
 
-The results of a seed are written to benchmarks/results; a report and the tables in docs/verdict.md show all seeds that have
-results there. The rules of the verdict were chosen on the seeds of `page.CHOSEN_ON`. With --quick N only the first N faults are
-planted, the advice is not followed, nothing is written, and the exit status is 1 if a verdict is wrong. With --only, the complete
-results of the faults with these numbers are printed as JSON; together with --quick, these faults are the only ones among the
-first N.
+The results of a seed are written to benchmarks/results, and a report there shows all seeds that have results. The rules of the
+verdict were chosen on the seeds of `page.CHOSEN_ON`. With --quick N only the first N faults are planted, the advice is not
+followed, nothing is written, and the exit status is 1 if a verdict is wrong. With --only, the complete results of the faults with
+these numbers are printed as JSON; together with --quick, these faults are the only ones among the first N.
 
     python -m benchmarks.verdicts --families [held_out development "part of a name"] [--limit N] [--no-advice] [--reveal]
 
 With --families, the runs come from the families of faults of `benchmarks.verdicts.families`, also in loops that a user wrote, and
 `benchmarks.verdicts.audit` checks every sentence of each verdict. A verdict with a false sentence is wrong. The results go to
-benchmarks/results/families_cpu_seed_*.json and families_cpu.md. Held-out families are named only with --reveal.
+benchmarks/results/families_cpu_seed_*.json and families_cpu.md, and a table to docs/verdict.md. Held-out families are named only
+with --reveal.
 """
 
 from __future__ import annotations

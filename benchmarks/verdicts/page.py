@@ -1,4 +1,4 @@
-"""The tables of the planted faults, in Markdown, and the section of docs/verdict.md that shows them."""
+"""The tables of the planted faults, in Markdown."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ import torch
 from benchmarks.verdicts.faults import KINDS
 from benchmarks.verdicts.grading import GRADES, RIGHT, WRONG
 
-PAGE = Path(__file__).parents[2] / "docs" / "verdict.md"
-BEGIN, END = "<!-- planted faults: begin -->\n", "<!-- planted faults: end -->"
 CHOSEN_ON = (0, 1, 2, 10, 11)  # seeds whose verdicts were looked at when the rules were written
 WAYS = {"without_autopsy": "from recorded numbers", "with_autopsy": "with autopsy"}
 
@@ -28,7 +26,7 @@ def tables(results: Sequence[Result]) -> str:
 
 
 def write(folder: Path) -> None:
-    """Write the tables of all seeds with results in `folder` into its report, and into docs/verdict.md between the two marks."""
+    """Write the tables of all seeds with results in `folder` into its report."""
     stored = [json.loads(path.read_text()) for path in sorted(folder.glob("verdicts_cpu_seed_*.json"))]
     of = {int(one["seed"]): one["results"] for one in stored}
     made = f"torch {torch.__version__}, Python {platform.python_version()}, {os.cpu_count()} {platform.machine()} cores"
@@ -43,9 +41,6 @@ def write(folder: Path) -> None:
         "",
     ]
     (folder / "verdicts_cpu.md").write_text("\n".join(["# Verdicts on planted faults", "", f"{made}.", "", *parts]))
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n" + "\n".join(parts) + f"\n{END}{after}")
 
 
 def _of_seed(seed: int, results: Sequence[Result]) -> Iterator[str]:
