@@ -38,11 +38,11 @@ def judge(run: Run, source: Source) -> Verdict:
 
     cause: one of CAUSES; None if every number of the training is finite. thrown_by: one of THROWN_BY if an eigenvalue
     overflowed. confidence: one of CONFIDENCES. "measured": the cause rests on the autopsy or on a record of the cause itself;
-    "inferred": it follows from recorded numbers; "cannot_tell": the cause is unknown. None without a cause. runner_up: the second
-    cause that the data allow, or None. summary: the text of `sentences`, a list of {sentence, text, basis}. culprit: {layer,
-    eigenvalue} or None. trouble: {step, kind, shown, exact} as `Trouble`, or None. events, evidence: lists of items with a `text`
-    and a `basis`. try: [{change, because}]. unstable: see `unstable`. confirmed: an empty list. The caller fills this list with
-    the `confirmation`s from the run's forks.
+    "inferred": it follows from recorded numbers; "cannot_tell": the numbers fit more than one cause. None without a cause.
+    runner_up: the second cause that the data allow, or None. summary: the text of `sentences`, a list of {sentence, text, basis}.
+    culprit: {layer, eigenvalue} or None. trouble: {step, kind, shown, exact} as `Trouble`, or None. events, evidence: lists of
+    items with a `text` and a `basis`. try: [{change, because}]. unstable: see `unstable`. confirmed: an empty list. The caller
+    fills this list with the `confirmation`s from the run's forks.
     """
     run, source = completed(run, source)
     verdict = _of_death(run, source) if run.fatal is not None else _of_finite(run, source)

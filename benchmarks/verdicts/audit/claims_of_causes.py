@@ -82,6 +82,14 @@ def the_numbers_cannot_tell(context: Context, match: re.Match[str]) -> bool:
     return True
 
 
+@claim(
+    r"The recorded numbers cannot tell whether the learning rate was too large, the gradient was wrong or the loss function "
+    r"changed"
+)
+def the_rows_fit_three_causes(context: Context, match: re.Match[str]) -> bool:  # noqa: ARG001
+    return _one_of(context, LOSS | {"explosion", "lr_too_large", "wrong_gradient", "changed_loss", "eigenvalue_overflow"})
+
+
 @claim(r"How large the numbers of the batch were is not recorded, so the cause may be the batch, the loss function or the model")
 def sizes_not_recorded(context: Context, match: re.Match[str]) -> bool:  # noqa: ARG001
     return True

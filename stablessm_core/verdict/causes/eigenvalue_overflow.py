@@ -20,6 +20,7 @@ from stablessm_core.verdict import eigenvalues, facts
 from stablessm_core.verdict.advice import CLIP, STABLE_MAPS, against_explosion, freeze, round_down
 from stablessm_core.verdict.case import Case
 from stablessm_core.verdict.causes.cause import Answer, Cause, Try
+from stablessm_core.verdict.causes.explosion import rows_fit_three_causes
 from stablessm_core.verdict.causes.lr_too_large import EARLY, large_first_updates
 from stablessm_core.verdict.formats import near_one, number, plural, power
 from stablessm_core.verdict.inputs import Layer, Run
@@ -63,7 +64,7 @@ def _find(case: Case) -> Answer | None:
     if thrown_by in ("explosion", "both") and dies_too and case.risen:
         return None  # the explosion needs no eigenvalue
     second = None if thrown_by not in ("explosion", "both") else "explosion"
-    confidence = "inferred"
+    confidence = "cannot_tell" if thrown_by == "explosion" and case.autopsy is None else "inferred"
     if frozen and thrown_by in ("explosion", "both"):
         thrown_by = "gradient_spike" if one.spiked else "optimizer_step"
     if dies_too:
@@ -326,6 +327,7 @@ def _summary(case: Case, answer: Answer) -> list[Said]:
         exploding_training(case, answer), loss_rose_too(case, answer), either_began_it(case, answer),
         gradient_spiked(case, answer), one_step_crossed(case, answer), steps_crossed(case, answer),
         no_warning(case, answer), last_recorded_loss(case, answer),
+        rows_fit_three_causes(case) if answer.thrown_by == "explosion" else None,
     )  # fmt: skip
 
 

@@ -21,7 +21,8 @@ def _find(case: Case) -> Answer | None:
         return None
     lives_frozen = bool(case.lives("recurrence_frozen"))  # then the recurrence has a part in it, and more than one cause fits
     measured = not lives_frozen and (outgrew or case.dies_soon("recurrence_frozen") or case.largest >= MODERATE)
-    return Answer(confidence="measured" if measured else "inferred", runner_up=_second(case))
+    unproven = "cannot_tell" if case.autopsy is None else "inferred"  # a wrong gradient or a changed loss leaves the same rows
+    return Answer(confidence="measured" if measured else unproven, runner_up=_second(case))
 
 
 def _second(case: Case) -> str | None:
@@ -86,8 +87,24 @@ def never_outside(case: Case) -> str | None:
     return "No recorded eigenvalue was ever outside the stability boundary."
 
 
+@sentence("train/loss", holds="the loss of the last finite row was at least 10 x its best, and no autopsy measured why")
+def rows_fit_three_causes(case: Case) -> str | None:
+    if not case.risen or case.autopsy is not None:
+        return None
+    return (
+        "The recorded numbers cannot tell whether the learning rate was too large, the gradient was wrong or the loss function "
+        "changed."
+    )
+
+
 def _summary(case: Case, _answer: Answer) -> list[Said]:
-    return said(training_exploded(case), numbers_exploded(case), outside_without_overflow(case), never_outside(case))
+    return said(
+        training_exploded(case),
+        numbers_exploded(case),
+        outside_without_overflow(case),
+        never_outside(case),
+        rows_fit_three_causes(case),
+    )
 
 
 CAUSE = Cause(

@@ -83,6 +83,11 @@ def training_exploded(loss: float) -> Record:
     return run_of([*CALM, loss, NAN])
 
 
+@example(said=None, near=findings(8), text="the learning rate was too large, the gradient was wrong or the loss")
+def rows_fit_three_causes(autopsy: object) -> Record:
+    return run_of([*CALM, 5.0, NAN], autopsy=autopsy)
+
+
 @example(said=1e18, near=9.9e17, text="at step 7 they reached 1e18. The squares of 341 such numbers, added, exceed float32.")
 def numbers_exploded(largest: float) -> Record:
     trials = [counterfactual("unchanged", False, 7), counterfactual("tenth_of_rate", True)]

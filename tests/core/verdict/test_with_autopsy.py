@@ -29,7 +29,7 @@ def test_an_explosion_is_measured_by_its_autopsy(tmp_path: Path) -> None:
     findings = perform(request)
     assert findings["refused"] is None
     found = judge(replace(run, autopsy=findings), source)
-    assert (judge(run, source)["confidence"], found["confidence"]) == ("inferred", "measured")
+    assert (judge(run, source)["confidence"], found["confidence"]) == ("cannot_tell", "measured")
     assert found["cause"] == "explosion"
     assert f"Trained again from step {start.step - 1} with the recurrence frozen, the run dies too" in found["summary"]
     assert found["try"][0]["change"] == {"optimizer.lr": 0.025}
