@@ -108,11 +108,13 @@ class Detectors:
             if name in self._watches:
                 self._watches[name].memory[layer] = np.array(array)
 
+    @np.errstate(all="ignore")
     def first_nonfinite(self, rows: Rows) -> int | None:
         """The first row with a non-finite batch, loss, weight, state or gradient; None if there is no such row."""
         found = [int(np.argmax(condition.holds)) for kind, condition in self._conditions(rows, (True,)) if condition.holds.any()]
         return min(found) if found else None
 
+    @np.errstate(all="ignore")  # detectors compare infinities and NaN as such
     def scan(self, rows: Rows, *, finite: bool = False) -> list[Alert]:
         """The alerts of the rows, sorted by row. Within a row, alerts about the whole model come before alerts about layers,
         and alerts about more likely causes come first.

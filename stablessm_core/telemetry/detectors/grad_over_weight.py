@@ -20,9 +20,7 @@ def _condition(rows: Rows, layer: LayerRows, threshold: float) -> Condition:
     above = (ratio > threshold) & np.isfinite(ratio)
     typical = _typical_weight(layer)
     if typical is not None:
-        with np.errstate(all="ignore"):
-            gradient = ratio * np.abs(layer.weight.values)
-        above &= gradient > threshold * typical
+        above &= ratio * (np.abs(layer.weight.values) / typical) > threshold
 
     def alert(row: int) -> Alert:
         worst, count = int(np.argmax(np.where(above[row], ratio[row], 0))), int(above[row].sum())

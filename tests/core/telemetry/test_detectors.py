@@ -277,6 +277,14 @@ def test_alerts_of_a_wide_layer_name_the_eigenvalue_and_not_the_column() -> None
     assert [(a.kind, a.step, a.eigenvalue) for a in found] == [("grad_over_weight", 8, 50_001), ("unstable_eigenvalue", 8, 9)]
 
 
+def test_weights_near_the_end_of_float32_raise_alerts_and_no_warning_of_numpy(flush: int) -> None:
+    history = History()
+    history.weight[1] = 1e36
+    history.ratio[1, 50:, 3] = 2e6
+    kinds = {(alert.kind, alert.eigenvalue) for alert in history.alerts(flush, max_grad_over_weight=1e4) if alert.layer == 1}
+    assert ("grad_over_weight", 3) in kinds
+
+
 def test_a_gradient_that_is_large_only_relative_to_one_small_weight_raises_no_alert(flush: int) -> None:
     history = History()
     history.weight[1, :, 3] = 1e-9  # of weights of .3
