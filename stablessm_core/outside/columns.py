@@ -12,6 +12,7 @@ from stablessm_core.outside.eigenvalues import Eigenvalues
 from stablessm_core.outside.modules import Layer
 from stablessm_core.outside.rows import HEADER, Place
 from stablessm_core.telemetry import series as names
+from stablessm_core.telemetry.assumptions import is_assumed
 from stablessm_core.telemetry.column_reader import ColumnReader, LayerForm
 from stablessm_core.telemetry.detectors import Detectors, LayerRows, Rows, Values
 from stablessm_core.telemetry.forms import GATES, Form, spread
@@ -42,7 +43,9 @@ class WatchedLayer:
     @property
     def form(self) -> LayerForm:
         of = self.layer.eigenvalues
-        return LayerForm(self.number, self.layer.path, of.form, of.width, self.wide, paths=self.layer.paths)
+        return LayerForm(
+            self.number, self.layer.path, of.form, of.width, self.wide, paths=self.layer.paths, assumed=is_assumed(of.note)
+        )
 
     def catalogue(self, gradient: str, every: int) -> list[SeriesSpec]:
         """The layer's series. gradient: a key of GRADIENTS, which the meaning of each gradient's series states."""

@@ -10,11 +10,11 @@ from torch import Tensor
 from stablessm_core.outside.eigenvalues import AT_GATE_ZERO, Eigenvalues, StepSize
 from stablessm_core.outside.parameters import Mismatch, has, shaped, tensor_at
 from stablessm_core.outside.settings import reads
+from stablessm_core.telemetry.assumptions import DIAGONAL_ONLY
 from stablessm_core.telemetry.forms import Form
 
 EXP_DT = Form("exp", "continuous", "zoh", dt="dt")
 HALF = "one of each conjugate pair"
-DIAGONAL = "of the diagonal part only, without the low-rank part"
 LIQUID = f"{AT_GATE_ZERO}; liquid is set, so the input is added to each eigenvalue"
 # radarFudan/StableSSM: parameterization -> form; best is -1/(w^2 + 0.1)
 PARAMETERIZATIONS = {
@@ -79,11 +79,11 @@ def s4(module: Any) -> Eigenvalues:
     step = StepSize(inv_dt, _setting(module, "dt_transform", {k: k for k in TRANSFORMS}, "exp") + fast)
     shared = channels // n_ssm
     if getattr(module, "is_real", False) or not has(module, "A_imag"):
-        return Eigenvalues(weight, form, step, tile=shared, note=DIAGONAL if dpl else None)
+        return Eigenvalues(weight, form, step, tile=shared, note=DIAGONAL_ONLY if dpl else None)
     imag = shaped(tensor_at(module, "A_imag"), *weight.shape)
     if (transform := getattr(module, "imag_transform", "none")) == "none":
         form = replace(form, phase="imaginary")
-        return Eigenvalues(weight, form, step, imag, tile=shared, note=DIAGONAL if dpl else HALF)
+        return Eigenvalues(weight, form, step, imag, tile=shared, note=DIAGONAL_ONLY if dpl else HALF)
     if form.rule == "bilinear":
         raise Mismatch(f"imag_transform is {transform!r}; with the bilinear rule, none is known")
     return Eigenvalues(weight, form, step, tile=shared, note=f"{HALF}; without angles, because imag_transform is {transform}")

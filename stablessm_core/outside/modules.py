@@ -19,7 +19,8 @@ from stablessm_core.outside.confirm import Found as Confirmation
 from stablessm_core.outside.eigenvalues import AT_GATE_ZERO, UNCONFIRMED, Declared, Eigenvalues, StepSize, parse_step
 from stablessm_core.outside.parameters import Mismatch, Missing, has, tensor_at
 from stablessm_core.outside.settings import choosing_setting, fingerprint, settings_read
-from stablessm_core.outside.tables import CLASSES, DECAY_ONLY, PATTERNS, Find
+from stablessm_core.outside.tables import CLASSES, PATTERNS, Find
+from stablessm_core.telemetry.assumptions import DECAY_ONLY
 from stablessm_core.telemetry.forms import Form
 from stablessm_core.watch.watchable import Watchable
 

@@ -10,10 +10,10 @@ from stablessm_core.outside.continuous_tables import EXP_DT, s4, s4d, s5, s5_hal
 from stablessm_core.outside.eigenvalues import AT_GATE_ZERO, Eigenvalues, StepSize
 from stablessm_core.outside.parameters import Mismatch, directions, of_direction, shaped, tensor_at
 from stablessm_core.outside.settings import NUMBERS, reads
+from stablessm_core.telemetry.assumptions import DECAY_ONLY
 from stablessm_core.telemetry.forms import Form
 
 GATE = Form("gate", "discrete", "none", gate=True)
-DECAY_ONLY = "decay factor only, at gate zero; the write strength beta turns the state too"
 # submodules that compute the write strength of a delta rule from the input
 WRITES = ("b_proj", "beta_proj", "beta", "to_beta", "w_beta", "wb")
 
