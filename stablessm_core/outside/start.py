@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from stablessm_core.outside.arguments import Arguments
+from stablessm_core.outside.candidates import sentence
 from stablessm_core.outside.eigenvalues import Declared
 from stablessm_core.outside.life import described
 from stablessm_core.outside.run import Run
@@ -21,6 +22,9 @@ R = TypeVar("R", bound=Run)
 
 MAX_SENTENCES = 5
 FSDP1 = "FSDP1 is not supported, so no eigenvalues are recorded: use FSDP2 (fully_shard)"
+NOTHING_TO_WATCH = (
+    "nothing to watch here: the model has no parameter that looks like eigenvalues; loss and logged numbers are recorded"
+)
 
 _runs: weakref.WeakKeyDictionary[Any, Run] = weakref.WeakKeyDictionary()
 
@@ -98,12 +102,14 @@ def _record(run: Run, prepared: _Prepared) -> tuple[Recording, dict[str, Any], l
 
 
 def _tell(run: Run, prepared: _Prepared) -> None:
-    for sentence in prepared.found.sentences[:MAX_SENTENCES]:
-        run.say(sentence)
+    for one in prepared.found.sentences[:MAX_SENTENCES]:
+        run.say(one)
     if (more := len(prepared.found.sentences) - MAX_SENTENCES) > 0:
         run.say(f"{more} more modules cannot be watched")
-    if not prepared.found.layers and prepared.found.sentences != [FSDP1]:
-        run.say(_candidates(prepared.model))
+    if prepared.found.unwatched:
+        run.say(sentence(prepared.found.unwatched))
+    elif not prepared.found.layers and prepared.found.sentences != [FSDP1]:
+        run.say(NOTHING_TO_WATCH)
 
 
 def start_log_only(arguments: Arguments) -> Run:
@@ -147,19 +153,6 @@ def _how(optimizer: Any, precision: str | None) -> dict[str, Any]:
 def _precision(model: Any) -> str | None:
     parameter = next(iter(model.parameters()), None)
     return None if parameter is None else str(parameter.dtype).removeprefix("torch.")
-
-
-def _candidates(model: Any) -> str:
-    """A sentence for a model without known eigenvalues."""
-    words = ("a_log", "lambda", "decay", "nu_log", "recurrent", "eigen", "a_real", "base_params")
-    named = [path for path, _ in model.named_parameters() if any(word in path.rpartition(".")[2].lower() for word in words)]
-    if not named:
-        return (
-            "nothing to watch here: the model has no parameter that looks like eigenvalues; loss and logged numbers are recorded"
-        )
-    shown = ", ".join(named[:3]) + (", ..." if len(named) > 3 else "")
-    how = "layers={pattern: stablessm.eigenvalues(...)}"
-    return f"no known eigenvalues; these parameters may hold some: {shown}. Declare them with {how}"
 
 
 def _end_other_run(model: Any, run: Run) -> None:

@@ -20,7 +20,7 @@ from stablessm_core.verdict.formats import near_one, number, ordinal, plural, po
 from stablessm_core.verdict.inputs import Run, Scalars, Source
 from stablessm_core.verdict.sentences import Said, joined, said, sentence
 from stablessm_core.verdict.timeline import crossed, evaluated, event, reactions, rose
-from stablessm_core.verdict.words import WHICH, against_best, eigenvalue_label
+from stablessm_core.verdict.words import WHICH, against_best, eigenvalue_label, reserved
 
 LAST_ROWS = 10  # the loss at the start and at the end is the median of this many rows, at most
 WORSE = 3.0  # loss at the end divided by the loss at the start: at this ratio it ended far above its start
@@ -384,7 +384,7 @@ def eigenvalues_inside(ending: Ending) -> str | None:
     recorded = "recorded " if run.reported is not None or worst.known < run.eigenvalues else ""
     count = f"All {worst.known:,} {recorded}eigenvalues are" if worst.known > 1 else f"The only {recorded}eigenvalue is"
     nearest = f"; the nearest, {where}, is at distance" if worst.known > 1 else ", at distance"
-    return f"{count} inside the stability boundary{nearest} {number(worst.distance)}."
+    return f"{count} inside the stability boundary{reserved(run)}{nearest} {number(worst.distance)}."
 
 
 @sentence(
@@ -398,7 +398,7 @@ def eigenvalues_on_boundary(ending: Ending) -> str | None:
     some = f"{worst.on_boundary:,} of {worst.known:,} recorded eigenvalues are" if worst.on_boundary > 1 else f"{where} is"
     return (
         f"{some[:1].upper()}{some[1:]} exactly on the stability boundary: such a state does not decay. No recorded eigenvalue is "
-        "outside."
+        f"outside{reserved(ending.run)}."
     )
 
 
@@ -408,7 +408,7 @@ def eigenvalues_on_boundary(ending: Ending) -> str | None:
 def had_been_outside(ending: Ending) -> str | None:
     if ending.worst is None or ending.worst.outside or not ending.firsts:
         return None
-    return f"Some had been outside before, first at step {ending.firsts[0].step:,}."
+    return f"Some had been outside before, first at step {ending.firsts[0].step:,}{reserved(ending.run)}."
 
 
 @sentence("ssm/{layer}/boundary_distance", holds="an eigenvalue is outside the boundary at the last recorded row")
@@ -427,8 +427,9 @@ def eigenvalues_outside(ending: Ending) -> str | None:
     first = f", first at step {ending.firsts[0].step:,}" if ending.firsts else ""
     size = worst.value if worst.value is not None else 1 - worst.distance
     total = f"{run.eigenvalues:,} eigenvalue{'' if run.eigenvalues == 1 else 's'}"
+    boundary = f"outside the stability boundary{reserved(run)}"
     return (
-        f"{count} of {total} {'is' if worst.outside == 1 else 'are'} outside the stability boundary{first}: in {many} "
+        f"{count} of {total} {'is' if worst.outside == 1 else 'are'} {boundary}{first}: in {many} "
         f"{recorded}, at least one{of_layer} was. The furthest, {where}, is {near_one(size)}."
     )
 

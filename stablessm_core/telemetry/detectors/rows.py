@@ -58,7 +58,7 @@ class LayerRows:
     None if only extremes were recorded. record: the record's name, "" for the layer's own eigenvalues. paths: the names in the
     model of the other parameters that are recorded for each eigenvalue, by the kind in `recorded`. gradients: the gradients that
     are known for each eigenvalue, (rows, eigenvalues), by the kind of their parameter: "weight", "phase_weight" (divided by the
-    parameter) and "dt" (of the logarithm).
+    parameter) and "dt" (of the logarithm). assumed: True if only the names of the parameters suggest the form.
     """
 
     layer: int
@@ -72,6 +72,7 @@ class LayerRows:
     record: str = ""
     paths: Mapping[str, str] = field(default_factory=dict)
     gradients: Mapping[str, np.ndarray] = field(default_factory=dict)
+    assumed: bool = False
 
     @cached_property
     def id(self) -> str:

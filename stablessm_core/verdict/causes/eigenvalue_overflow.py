@@ -189,7 +189,8 @@ def eigenvalue_overflowed(case: Case, one: Overflow) -> tuple[str, dict[str, Any
         outside = "left the stability boundary in the update of the step before"
     end = "its state overflowed" if one.state else f"{tensor_label(case, first=False)} stopped being finite"
     text = f"{where} {outside}, and at step {case.step:,} {end}{_growth(case, one)}."
-    return text, {} if one.state or case.measured_layer == one.layer.index else {"basis": "inferred"}
+    known = (one.state or case.measured_layer == one.layer.index) and not case.run.is_assumed(one.layer.index)
+    return text, {} if known else {"basis": "inferred"}
 
 
 def _growth(case: Case, one: Overflow) -> str:
@@ -354,7 +355,10 @@ def overflow_budget(run: Run, worst: eigenvalues.Worst | None) -> tuple[str, dic
     if worst is None or worst.budget is None or run.length is None or worst.distance >= 0:
         return None
     size, limit = 1 - worst.distance, run.limit_of(worst.layer)
-    text = f"Overflow budget at step {worst.step:,}: {run.length} x ln {near_one(size)} / 88.72 = {number(worst.budget)}."
+    assumed = ", if the assumed map is right" if run.is_assumed(worst.layer) else ""
+    text = (
+        f"Overflow budget at step {worst.step:,}{assumed}: {run.length} x ln {near_one(size)} / 88.72 = {number(worst.budget)}."
+    )
     text += f" At {number(limit)}, where the eigenvalue is {number(overflow_eigenvalue(run.length, limit))}, float32 overflows."
     numbers = {"overflow_budget": worst.budget, "limit": limit, "length": run.length, "size": size}
     return text, numbers | {"outside": worst.outside, "of": worst.known}
