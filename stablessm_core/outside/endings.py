@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import weakref
+from collections.abc import Sequence
 from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any, Protocol
@@ -23,6 +24,9 @@ class Ends(Protocol):
     """A run that must hear of the end of its process. at_exit: its status and cause if the process ends normally."""
 
     at_exit: tuple[str, str]
+
+    def prepare_fork(self) -> None:
+        """The process forks next."""
 
     def end(self, status: str, cause: str) -> None:
         """Report this status. Never raises, and takes at most a few seconds."""
@@ -66,7 +70,7 @@ class Endings:
                 signal.signal(signal.SIGTERM, self._on_sigterm)
                 self._signal = self._on_sigterm
         if not self._fork_hook and hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._in_child)
+            os.register_at_fork(before=self._before_fork, after_in_child=self._in_child)
             self._fork_hook = True
 
     def _remove(self) -> None:
@@ -103,12 +107,30 @@ class Endings:
         for run in list(self._runs):
             run.end(*(run.at_exit if self._cause is None or self._cause[0] == "finished" else self._cause))
 
+    def _before_fork(self) -> None:
+        for run in list(self._runs):
+            run.prepare_fork()
+
     def _in_child(self) -> None:
         for run in list(self._runs):
             run.become_inert()
         self._runs.clear()
         if self._installed:
             self._remove()
+
+
+def reason_of(status: str, cause: str, step: int, dropped: int, without_row: Sequence[str]) -> str:
+    """How a run ended, in words; "" if it finished and everything is recorded.
+
+    cause: why it ended, "" if its program ended normally. dropped: the steps whose rows are lost. without_row: what else the
+    program reported that is not recorded.
+    """
+    if not cause and not without_row:
+        return ""
+    # the message of an exception may be a sentence
+    joint = f"{cause.removesuffix('.')}, after" if ": " in cause else f"{cause or status} after"
+    missing = [f"{dropped:,} steps missing"] if dropped or not without_row else []
+    return "; ".join([f"{joint} step {step:,}", *missing, *without_row])
 
 
 def cause_of(kind: type[BaseException], error: BaseException | None) -> tuple[str, str]:

@@ -100,7 +100,8 @@ class Rows:
 
     norms: the norms of all weights, then of all gradients, (rows, 2 x parameters). batch: which part of the batch was not
     finite, as the number that the series BATCH_NONFINITE stores, (rows,). lr, grad_norm, weight_norm: the learning rate, the
-    gradient's global norm before clipping, and the global norm of all weights, (rows,). A field is None if it was not recorded.
+    gradient's global norm before clipping, and the global norm of all weights, (rows,). skipped, scale: not 0 if a gradient
+    scaler skipped the update of the step, and the scaler's factor, (rows,). A field is None if it was not recorded.
     """
 
     first_step: int
@@ -111,6 +112,8 @@ class Rows:
     lr: np.ndarray | None = None
     grad_norm: np.ndarray | None = None
     weight_norm: np.ndarray | None = None
+    skipped: np.ndarray | None = None
+    scale: np.ndarray | None = None
 
     @property
     def finite_batch(self) -> np.ndarray:
@@ -128,7 +131,7 @@ class Rows:
     def cut(self, count: int) -> Rows:
         """The first `count` rows."""
         layers = [layer.cut(count) for layer in self.layers]
-        whole = (self.batch, self.lr, self.grad_norm, self.weight_norm)
+        whole = (self.batch, self.lr, self.grad_norm, self.weight_norm, self.skipped, self.scale)
         return Rows(
             self.first_step, self.loss[:count], self.norms[:count], layers, *(None if v is None else v[:count] for v in whole)
         )
