@@ -275,5 +275,4 @@ def _without_gradients(rows: Rows, skipped: np.ndarray) -> Rows:
         )
         for layer in rows.layers
     ]
-    loss = np.where(skipped & ~np.isfinite(rows.loss), np.float32(0), rows.loss)
-    return replace(rows, norms=norms, layers=layers, loss=loss)
+    return replace(rows, norms=norms, layers=layers)

@@ -64,6 +64,7 @@ class RunLife:
         self._alone = False  # True after `_take_over_losses` has said so
         self.foreign_optimizer = ""  # the class of an optimizer that is not torch's
         self._forks = ForkCounter()
+        self._calls, self.thread = 0, threading.get_ident()  # of the methods that report values; the thread of the last one
         self.forked = False  # True in a forked child, which records nothing
         self._end_lock = threading.Lock()
         self.at_exit = "finished", ""  # the status and cause if the program ends normally and the run is still open
@@ -205,6 +206,11 @@ class RunLife:
             self.say(f"{lost:,} bytes are lost, because they could not be written to a file{kept}")
         elif self._uplink is None and path is not None:
             self.say(f"the run is in {path}; `stablessm sync {path}` sends it to a server")
+
+    @property
+    def reported(self) -> int:
+        """How much the program has reported so far: calls of the methods that report values, and steps."""
+        return self._calls + (0 if self._recording is None else self._recording.step)
 
     def prepare_fork(self) -> None:
         """The process forks next: its children shall be able to count."""

@@ -6,6 +6,7 @@ After the start of the run, nothing here raises into the program, and nothing wa
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import TracebackType
@@ -42,6 +43,8 @@ def _quiet(method: Callable[P, None]) -> Callable[P, None]:
             if run.forked and method.__name__ in REPORTING:
                 run.count_in_child()
             return
+        if method.__name__ in REPORTING:
+            run._calls, run.thread = run._calls + 1, threading.get_ident()
         try:
             method(*args, **kwargs)
         except Exception as error:  # noqa: BLE001 - nothing raises inside the user's loop

@@ -121,6 +121,11 @@ class Rows:
         return np.ones(len(self.loss), bool) if self.batch is None else self.batch == 0
 
     @property
+    def was_skipped(self) -> np.ndarray:
+        """True for each row whose update a gradient scaler skipped: its loss and gradients were too large, and did no harm."""
+        return np.zeros(len(self.loss), bool) if self.skipped is None else np.asarray(self.skipped != 0)
+
+    @property
     def weight_norms(self) -> np.ndarray:
         return self.norms[:, : self.norms.shape[1] // 2]
 

@@ -22,7 +22,7 @@ def detect(rows: Rows, watch: Watch) -> Iterator[Condition]:
     if rows.skipped is None or not len(rows.loss):
         return
     held, unmoved, done = watch.memory.get(HELD, np.zeros(3))
-    skipped = rows.skipped != 0
+    skipped = rows.was_skipped
     if not held and not skipped.any():
         watch.memory[HELD] = np.array([0.0, 0.0, done + len(skipped)])
         watch.memory.pop(LAST, None)
