@@ -15,6 +15,7 @@ from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.assumptions import is_assumed
 from stablessm_core.telemetry.column_reader import ColumnReader, LayerForm
 from stablessm_core.telemetry.detectors import Detectors, LayerRows, Rows, Values
+from stablessm_core.telemetry.detectors.steps import Steps
 from stablessm_core.telemetry.forms import GATES, Form, spread
 from stablessm_core.telemetry.gradients import is_of_gradient, state_gradient
 from stablessm_core.telemetry.series import SeriesSpec
@@ -68,7 +69,8 @@ class Columns:
 
     def __init__(self, layers: Sequence[WatchedLayer], places: Sequence[Place], parameter_names: Sequence[str]) -> None:
         self.layers, self._places, self.parameter_names = list(layers), list(places), list(parameter_names)
-        self.layout: list[tuple[str, int]] = [(name, 1) for name in (names.TRAIN_LOSS, names.LR, names.SKIPPED, names.GRAD_NORM)]
+        scalars = (names.TRAIN_LOSS, names.LR, names.SKIPPED, names.GRAD_NORM, names.SCALE)
+        self.layout: list[tuple[str, int]] = [(name, 1) for name in scalars]
         self.layout.append((names.NORMS, 2 * len(places)))
         for layer in layers:
             self.layout += [
@@ -79,6 +81,10 @@ class Columns:
     def _width(self) -> int:
         parts = [part for place in self._places for part in (place.value, place.gradient) if part is not None]
         return max([len(HEADER), *(int(part.stop) for part in parts)])
+
+    def follow(self, layers: Sequence[Layer]) -> None:
+        """The layers have other tensors of the same shapes. May be called while another thread computes."""
+        self.layers = [replace(watched, layer=layer) for watched, layer in zip(self.layers, layers, strict=True)]
 
     def compute(self, table: np.ndarray) -> dict[str, np.ndarray]:
         """The columns of these rows, by name."""
@@ -93,6 +99,7 @@ class Columns:
             names.LR: table[:, 1:2],
             names.SKIPPED: (table[:, 3:4] != 0).astype(np.float32),
             names.GRAD_NORM: table[:, 4:5],
+            names.SCALE: table[:, 5:6],
             names.NORMS: self._norms(table),
         }
         for layer in self.layers:
@@ -214,9 +221,18 @@ class OutsideReader(ColumnReader):
     def __init__(self, layers: list[LayerForm], detectors: Detectors, *, has_loss: bool, unowned: Collection[int] = ()) -> None:
         super().__init__(layers, detectors)
         self._has_loss, self._unowned = has_loss, unowned
+        self._change: tuple[int, Collection[int], Steps] | None = None
+
+    def change(self, step: int, unowned: Collection[int], steps: Steps) -> None:
+        """From `step` on, other optimizers train the layers. Any thread may call this."""
+        self._change = step, unowned, steps
 
     def read(self, first_step: int, columns: Mapping[str, np.ndarray]) -> tuple[Rows, dict[str, list[np.ndarray]]]:
         rows, derived = super().read(first_step, columns)
+        if self._change is not None and first_step + len(rows.loss) > self._change[0]:
+            _, self._unowned, steps = self._change
+            self._change = None
+            self.detectors.steps_are(steps)
         loss = rows.loss if self._has_loss else np.zeros_like(rows.loss)
         rows = replace(
             rows,
@@ -265,5 +281,4 @@ def _without_gradients(rows: Rows, skipped: np.ndarray) -> Rows:
         )
         for layer in rows.layers
     ]
-    loss = np.where(skipped & ~np.isfinite(rows.loss), np.float32(0), rows.loss)
-    return replace(rows, norms=norms, layers=layers, loss=loss)
+    return replace(rows, norms=norms, layers=layers)

@@ -74,7 +74,7 @@ def find_layers(model: nn.Module, declared: Mapping[str, Declared] | None = None
                 inside |= {id(part) for part in module.modules()}
             if id(what.weight) in seen:
                 continue  # tied
-            trouble = what.problem() or next((why for t in what.tensors if (why := _unreadable(t))), None)
+            trouble = what.problem() or next((why for t in what.tensors if (why := unreadable(t))), None)
             if trouble is not None:
                 sentences.append(f"{short_path(place) or type(module).__name__}: {trouble}; it is not watched")
                 continue
@@ -218,7 +218,8 @@ def _of_protocol(module: Any) -> Iterator[Eigenvalues]:
             yield Eigenvalues(record.weight, record.form, step, record.phase)
 
 
-def _unreadable(tensor: Tensor) -> str | None:
+def unreadable(tensor: Tensor) -> str | None:
+    """Why the numbers of this tensor cannot be recorded; None if they can."""
     if tensor.is_meta:
         return "the parameter has no values yet"
     return None if tensor.is_floating_point() or tensor.is_complex() else f"the parameter has the type {tensor.dtype}"

@@ -18,6 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from stablessm_core.outside import files
+from stablessm_core.outside.files import BINARY, is_locked, lock, read_at, write_at
+
 MAGIC = b"SSMR1\n"
 SUFFIX = ".ssmr"
 HEAD = struct.Struct("<II")
@@ -64,8 +67,8 @@ class Outbox:
         if path is not None:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-                _lock_file(self._file)
+                self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | BINARY, 0o600)
+                lock(self._file)
                 self._write_opening(opening)
                 self._writable = True
             except OSError as error:
@@ -99,7 +102,7 @@ class Outbox:
         with self._lock:
             if self._writable and self._file is not None:
                 try:
-                    _write_all(self._file, data, self._start + self.size)
+                    write_at(self._file, data, self._start + self.size)
                     self.size += len(data)
                     return
                 except OSError as error:
@@ -119,10 +122,10 @@ class Outbox:
                     return b""
                 end = self.size if self._writable else self._memory_from
                 at = self._start + position
-                data = os.pread(self._file, min(limit, end - position), at)
+                data = read_at(self._file, min(limit, end - position), at)
                 count = whole_frames(data)
                 if not count and len(data) >= HEAD.size:
-                    data = os.pread(self._file, HEAD.size + HEAD.unpack_from(data)[0], at)
+                    data = read_at(self._file, HEAD.size + HEAD.unpack_from(data)[0], at)
                     count = whole_frames(data)
                 return data[:count]
             data = bytes(self._memory[position - self._memory_from : position - self._memory_from + limit])
@@ -149,11 +152,11 @@ class Outbox:
         """Close the file; delete it if everything in it is stored elsewhere."""
         with self._lock:
             if self._file is not None:
+                with suppress(OSError):
+                    os.close(self._file)  # before it is deleted, because Windows deletes no open file
                 if delete and self.path is not None:
                     with suppress(OSError):
                         self.path.unlink()
-                with suppress(OSError):
-                    os.close(self._file)
             self._file, self._writable = None, False
 
     def abandon(self) -> None:
@@ -168,7 +171,7 @@ class Outbox:
         data = MAGIC + frame(json.dumps(opening).encode())
         self._start = 0
         os.ftruncate(self._file, 0)
-        _write_all(self._file, data, 0)
+        write_at(self._file, data, 0)
         self._start = len(data)
 
     def _copy_with(self, opening: dict[str, Any]) -> None:
@@ -176,10 +179,15 @@ class Outbox:
         assert self._file is not None
         assert self.path is not None
         begin, copy = MAGIC + frame(json.dumps(opening).encode()), self.path.with_name(self.path.name + ".new")
-        new = os.open(copy, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        if not files.CAN_REPLACE:
+            write_at(self._file, begin + read_at(self._file, self.size, self._start), 0)
+            os.ftruncate(self._file, len(begin) + self.size)
+            self._start = len(begin)
+            return
+        new = os.open(copy, os.O_RDWR | os.O_CREAT | os.O_TRUNC | BINARY, 0o600)
         try:
-            _lock_file(new)
-            _write_all(new, begin + os.pread(self._file, self.size, self._start), 0)
+            lock(new)
+            write_at(new, begin + read_at(self._file, self.size, self._start), 0)
             os.replace(copy, self.path)
         except OSError:
             os.close(new)
@@ -202,25 +210,12 @@ class Outbox:
             self.path = None
 
 
-def _write_all(file: int, data: bytes, at: int) -> None:
-    written = 0
-    while written < len(data):
-        written += os.pwrite(file, data[written:], at + written)
-
-
 def _drop_from_step(file: int) -> None:
     """Overwrite the opening with one of the same length, padded with spaces."""
-    length, _ = HEAD.unpack(os.pread(file, HEAD.size, len(MAGIC)))
-    opening = json.loads(os.pread(file, length, len(MAGIC) + HEAD.size))
+    length, _ = HEAD.unpack(read_at(file, HEAD.size, len(MAGIC)))
+    opening = json.loads(read_at(file, length, len(MAGIC) + HEAD.size))
     if opening.pop("from_step", None) is not None:
-        _write_all(file, frame(json.dumps(opening).encode().ljust(length)), len(MAGIC))
-
-
-def _lock_file(file: int) -> None:
-    with suppress(ImportError, OSError):
-        import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        write_at(file, frame(json.dumps(opening).encode().ljust(length)), len(MAGIC))
 
 
 @dataclass
@@ -271,18 +266,7 @@ def read_run_file(path: Path) -> RunFile:
 
 def in_use(path: Path) -> bool:
     """True if the process that writes the file still runs."""
-    try:
-        import fcntl
-
-        with path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except ImportError:
-        return False
-    except BlockingIOError:
-        return True
-    except OSError:  # this file system knows no locks
-        return False
-    return False
+    return is_locked(path)
 
 
 def _record(file: BinaryIO) -> bytes | None:

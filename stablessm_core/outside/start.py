@@ -59,24 +59,25 @@ class _Prepared:
     model: Any
     optimizers: list[Any]
     found: Found
+    foreign: str = ""  # the class of an optimizer that is not torch's
 
 
 def _prepare(model: Any, optimizer: Any, layers: Mapping[str, Declared] | None) -> _Prepared:
     from torch import nn
 
-    from stablessm_core.outside.hook import torch_optimizers
+    from stablessm_core.outside.hook import split_optimizers
     from stablessm_core.outside.modules import Found, find_layers
     from stablessm_core.outside.sharded import is_fsdp1
 
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is a {type(model).__name__}; a torch.nn.Module is needed")
-    optimizers = [] if optimizer is None else torch_optimizers(optimizer)
+    optimizers, foreign = ([], "") if optimizer is None else split_optimizers(optimizer)
     if layers is not None and not (
         isinstance(layers, Mapping) and all(isinstance(k, str) and isinstance(v, Declared) for k, v in layers.items())
     ):
         raise TypeError("layers is no dictionary from patterns of parameter paths to stablessm.eigenvalues(...)")
     found = Found([], [FSDP1]) if is_fsdp1(model) else find_layers(model, layers)
-    return _Prepared(model, optimizers, found)
+    return _Prepared(model, optimizers, found, foreign)
 
 
 def _gather(run: Run, prepared: _Prepared) -> _Prepared:
@@ -90,14 +91,16 @@ def _gather(run: Run, prepared: _Prepared) -> _Prepared:
 
 def _record(run: Run, prepared: _Prepared) -> tuple[Recording, dict[str, Any], list[dict[str, Any]]]:
     """The recording, how the model is trained, and the layers as the server is told of them."""
+    from stablessm_core.outside.precision import precision_of
     from stablessm_core.outside.recording import Recording
 
-    precision = _precision(prepared.model)
+    run.foreign_optimizer = prepared.foreign
     recording = Recording(
         prepared.model, prepared.optimizers, prepared.found.layers, run._sink, every=run.every, first_step=run.first_step,
-        say=run.say, found=lambda optimizer: run.describe_training(_how(optimizer, precision)),
+        say=run.say, tell=run.tell, found=lambda optimizer: run.describe_training(_how(optimizer)),
+        precision=lambda name: run.describe_training({"precision": name}),
     )  # fmt: skip
-    how = _how(prepared.optimizers[0], precision) if prepared.optimizers else {}
+    how = {"precision": precision_of(prepared.model), **(_how(prepared.optimizers[0]) if prepared.optimizers else {})}
     return recording, how, [described(layer) for layer in prepared.found.layers]
 
 
@@ -138,7 +141,7 @@ def is_rank_0_of_environment() -> bool:
     return not rank.isdecimal() or int(rank) == 0
 
 
-def _how(optimizer: Any, precision: str | None) -> dict[str, Any]:
+def _how(optimizer: Any) -> dict[str, Any]:
     group = optimizer.param_groups[0] if optimizer.param_groups else {}
     momentum, nesterov = group.get("momentum"), group.get("nesterov")
     return {
@@ -146,13 +149,7 @@ def _how(optimizer: Any, precision: str | None) -> dict[str, Any]:
         "lr": "recorded",
         "momentum": float(momentum) if isinstance(momentum, int | float) else None,
         "nesterov": nesterov if isinstance(nesterov, bool) else None,
-        "precision": precision,
     }
-
-
-def _precision(model: Any) -> str | None:
-    parameter = next(iter(model.parameters()), None)
-    return None if parameter is None else str(parameter.dtype).removeprefix("torch.")
 
 
 def _end_other_run(model: Any, run: Run) -> None:

@@ -75,7 +75,7 @@ class ColumnReader:
                     assumed=layer.assumed,
                 )
         layers = [found[layer.id] for layer in self.layers]
-        more = (names.BATCH_NONFINITE, names.LR, names.GRAD_NORM, names.WEIGHT_NORM)
+        more = (names.BATCH_NONFINITE, names.LR, names.GRAD_NORM, names.WEIGHT_NORM, names.SKIPPED, names.SCALE)
         optional = (columns[name][:, 0] if name in columns else None for name in more)
         return Rows(first_step, columns[names.TRAIN_LOSS][:, 0], columns[names.NORMS], layers, *optional), derived
 

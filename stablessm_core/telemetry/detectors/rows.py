@@ -101,7 +101,8 @@ class Rows:
 
     norms: the norms of all weights, then of all gradients, (rows, 2 x parameters). batch: which part of the batch was not
     finite, as the number that the series BATCH_NONFINITE stores, (rows,). lr, grad_norm, weight_norm: the learning rate, the
-    gradient's global norm before clipping, and the global norm of all weights, (rows,). A field is None if it was not recorded.
+    gradient's global norm before clipping, and the global norm of all weights, (rows,). skipped, scale: not 0 if a gradient
+    scaler skipped the update of the step, and the scaler's factor, (rows,). A field is None if it was not recorded.
     """
 
     first_step: int
@@ -112,11 +113,18 @@ class Rows:
     lr: np.ndarray | None = None
     grad_norm: np.ndarray | None = None
     weight_norm: np.ndarray | None = None
+    skipped: np.ndarray | None = None
+    scale: np.ndarray | None = None
 
     @property
     def finite_batch(self) -> np.ndarray:
         """True for each row whose batch was finite, (rows,). A non-finite number in such a row does not come from the data."""
         return np.ones(len(self.loss), bool) if self.batch is None else self.batch == 0
+
+    @property
+    def was_skipped(self) -> np.ndarray:
+        """True for each row whose update a gradient scaler skipped: its loss and gradients were too large, and did no harm."""
+        return np.zeros(len(self.loss), bool) if self.skipped is None else np.asarray(self.skipped != 0)
 
     @property
     def weight_norms(self) -> np.ndarray:
@@ -129,7 +137,7 @@ class Rows:
     def cut(self, count: int) -> Rows:
         """The first `count` rows."""
         layers = [layer.cut(count) for layer in self.layers]
-        whole = (self.batch, self.lr, self.grad_norm, self.weight_norm)
+        whole = (self.batch, self.lr, self.grad_norm, self.weight_norm, self.skipped, self.scale)
         return Rows(
             self.first_step, self.loss[:count], self.norms[:count], layers, *(None if v is None else v[:count] for v in whole)
         )
