@@ -15,7 +15,7 @@ from typing import Any, ParamSpec
 from stablessm_core.outside.eigenvalues import Eigenvalues, StepSize
 from stablessm_core.outside.endings import cause_of
 from stablessm_core.outside.life import RunLife, described
-from stablessm_core.outside.metrics import as_numbers, as_step
+from stablessm_core.outside.metrics import MetricReader, as_step
 from stablessm_core.telemetry.detectors.alert import Severity
 from stablessm_core.telemetry.detectors.raised_elsewhere import REPORTED
 from stablessm_core.telemetry.forms import Form
@@ -65,6 +65,10 @@ class Run(RunLife):
         """True after somebody has pressed Cancel on the run's page. The loop may then end."""
         return self._uplink is not None and self._uplink.stop_requested
 
+    @functools.cached_property
+    def _metric_reader(self) -> MetricReader:
+        return MetricReader(self.say)
+
     @_quiet
     def loss(self, loss: Any) -> None:
         """Report the loss of a step: a number, or a tensor with one number on any device. Never waits for the device."""
@@ -96,7 +100,7 @@ class Run(RunLife):
             step = whole
             if self._recording is None:
                 self._log_step = max(self._log_step, step)
-        if found := as_numbers(values, self.say):
+        if found := self._metric_reader.read(values):
             self._logged.append((step, found))
         return found
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound=Run)
 
 MAX_SENTENCES = 5
+WATCH_ARGUMENTS = frozenset({"log", "log_freq", "idx", "log_graph"})  # of W&B's function, which records histograms now and then
 FSDP1 = "FSDP1 is not supported, so no eigenvalues are recorded: use FSDP2 (fully_shard)"
 NOTHING_TO_WATCH = (
     "nothing to watch here: the model has no parameter that looks like eigenvalues; loss and logged numbers are recorded"
@@ -29,16 +30,47 @@ NOTHING_TO_WATCH = (
 _runs: weakref.WeakKeyDictionary[Any, Run] = weakref.WeakKeyDictionary()
 
 
+class WatchableRun(Run):
+    """A run that can begin to watch a model."""
+
+    def watch(
+        self, models: Any, criterion: Any = None, *_: Any, layers: Mapping[str, Declared] | None = None, **others: Any
+    ) -> WatchableRun:
+        """Record the eigenvalues of the model at every step of the optimizer that trains it, in this run.
+
+        criterion: an optimizer, or a list of them, is taken as the model's optimizer; anything else is not used, as are W&B's
+        log, log_freq, idx and log_graph. layers: as in `stablessm.watch`. Raises TypeError or ValueError for a wrong argument.
+        """
+        if unknown := sorted(others.keys() - WATCH_ARGUMENTS):
+            self.say(f"watch does not use {', '.join(unknown)}: the run has these already")
+        model = models
+        if isinstance(models, list | tuple) and models:
+            model = models[0]
+            if len(models) > 1:
+                self.say(f"watch received {len(models)} models; the first one is watched")
+        if self._recording is not None:
+            self.say("this run watches a model already; the second call of watch changes nothing")
+            return self
+        watch_in(self, model, criterion if _is_optimizer(criterion) else None, layers)
+        return self
+
+    def unwatch(self, models: Any = None) -> None:  # noqa: ARG002
+        """Record no more eigenvalues."""
+        if self._recording is not None:
+            self._recording.stop("the model is not watched any more")
+
+
 def start_watch(model: Any, optimizer: Any, arguments: Arguments, layers: Mapping[str, Declared] | None) -> Run:
     """A run that records the eigenvalues of `model` at each step of `optimizer`. Raises TypeError or ValueError for a wrong
     argument."""
     prepared = _prepare(model, optimizer, layers)
-    run = Run(arguments, live=_is_first_rank())
+    run = WatchableRun(arguments, live=_is_first_rank())
     prepared = _gather(run, prepared)
     if run.mode != "disabled":
         _end_other_run(model, run)
         run.begin(*_record(run, prepared))
         _tell(run, prepared)
+        _tell_config(run)
     return run
 
 
@@ -117,14 +149,20 @@ def _tell(run: Run, prepared: _Prepared) -> None:
 
 def start_log_only(arguments: Arguments) -> Run:
     """A run without a model."""
-    return begin_without_model(Run(arguments, live=is_rank_0_of_environment()))
+    return begin_without_model(WatchableRun(arguments, live=is_rank_0_of_environment()))
 
 
 def begin_without_model(run: R) -> R:
     """The run, open."""
     if run.mode != "disabled":
         run.begin(None, {}, [])
+        _tell_config(run)
     return run
+
+
+def _tell_config(run: Run) -> None:
+    for sentence in run._arguments.told:
+        run.say(sentence)
 
 
 def _is_first_rank() -> bool:
@@ -159,3 +197,8 @@ def _end_other_run(model: Any, run: Run) -> None:
         run.say(f"this model was watched already; its run {old.id[:8]} has ended")
         old.finish()
     _runs[model] = run
+
+
+def _is_optimizer(value: Any) -> bool:
+    one = value[0] if isinstance(value, list | tuple) and value else value
+    return callable(getattr(one, "step", None)) and (hasattr(one, "param_groups") or hasattr(one, "optimizer"))
