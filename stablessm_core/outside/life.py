@@ -64,7 +64,8 @@ class RunLife:
         self._alone = False  # True after `_take_over_losses` has said so
         self.foreign_optimizer = ""  # the class of an optimizer that is not torch's
         self._forks = ForkCounter()
-        self._calls, self.thread = 0, threading.get_ident()  # of the methods that report values; the thread of the last one
+        self._calls = 0  # of the methods that report values
+        self.thread: int | None = threading.get_ident()  # the thread of the last one
         self.forked = False  # True in a forked child, which records nothing
         self._end_lock = threading.Lock()
         self.at_exit = "finished", ""  # the status and cause if the program ends normally and the run is still open

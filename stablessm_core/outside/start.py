@@ -161,8 +161,8 @@ def begin_without_model(run: R) -> R:
 
 
 def _tell_config(run: Run) -> None:
-    for sentence in run._arguments.told:
-        run.say(sentence)
+    for told in run._arguments.told:
+        run.say(told)
 
 
 def _is_first_rank() -> bool:

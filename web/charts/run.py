@@ -70,7 +70,7 @@ CHARTS = (
         "Global L2 norm of the gradient, before clipping.", log=True, alerts=("optim/grad_norm",), caption="before clipping"),
     scalar_chart("lr", "Learning rate", "optim/lr", "learning rate", "Learning rate of each step.", axis=FROM_ZERO),
     scalar_chart("skipped", "Skipped steps", "train/skipped", "skipped",
-        "1 at each step whose update a gradient scaler skipped, because a gradient was not finite.", axis={"range": [-0.02, 1.02]},
+        "1 at each step whose update a gradient scaler skipped because a gradient was not finite.", axis={"range": [-0.02, 1.02]},
         optional=True, alerts=("train/skipped",), caption="1: the gradient scaler skipped the update"),
     scalar_chart("scale", "Scale of the loss", "train/scale", "factor",
         "Factor by which the gradient scaler multiplied the loss. It falls at each step that the scaler skips.", log=True,
