@@ -28,6 +28,7 @@ from stablessm_core.outside.sharded import origin
 from stablessm_core.outside.sink import OutsideSink
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.detectors import Detectors
+from stablessm_core.telemetry.detectors.alert import Setup
 from stablessm_core.telemetry.detectors.registry import THRESHOLDS
 from stablessm_core.telemetry.detectors.steps import Steps, steps_of
 from stablessm_core.watch.flusher import Expansion
@@ -53,7 +54,8 @@ class Recording:
 
     optimizers: if there are none, the one that takes the first step with a watched parameter is found, and passed to `found`.
     layers: what is watched. first_step: called at the first step, returns the number of steps that were done before. say:
-    receives sentences for the user. gradient: what the recorded gradients are, a key of `telemetry.gradients.GRADIENTS`.
+    receives sentences for the user. length: of the sequences over which a state runs, if known. gradient:
+    what the recorded gradients are, a key of `telemetry.gradients.GRADIENTS`.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Recording:
         sink: OutsideSink,
         *,
         every: int,
+        length: int | None = None,
         first_step: Callable[[], int],
         say: Callable[[str], None],
         found: Callable[[Optimizer], None] = lambda _: None,
@@ -72,6 +75,7 @@ class Recording:
         self.step = 0
         self._committed = 0  # the last step whose row the recorder has
         self.gradient = "unknown"
+        self._length = length
         self._sink, self._every, self._first_step, self._say, self._on_found = sink, every, first_step, say, found
         self._lock = threading.RLock()
         self._row: StagedRow | None = None
@@ -379,10 +383,10 @@ class Recording:
         catalogue = [names.scalar(name) for name in (*scalars, names.STEP_TIME)]
         catalogue += [names.scalar(names.LOSS_OVER_BEST, names.PROGRESS)] * has_loss
         for layer in self._watched:
-            catalogue += layer.catalogue(self.gradient, self._every)
+            catalogue += layer.catalogue(self.gradient, self._every, self._length)
         detectors = Detectors(
             self._columns.parameter_names,
-            None,
+            None if self._length is None else Setup(length=self._length, limits=[1.0] * len(self._watched), optimizer="unknown"),
             steps=self._steps(),
             **{threshold.name: threshold.default for threshold in THRESHOLDS},
         )

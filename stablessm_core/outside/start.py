@@ -94,8 +94,8 @@ def _record(run: Run, prepared: _Prepared) -> tuple[Recording, dict[str, Any], l
 
     precision = _precision(prepared.model)
     recording = Recording(
-        prepared.model, prepared.optimizers, prepared.found.layers, run._sink, every=run.every, first_step=run.first_step,
-        say=run.say, found=lambda optimizer: run.describe_training(_how(optimizer, precision)),
+        prepared.model, prepared.optimizers, prepared.found.layers, run._sink, every=run.every, length=run.length,
+        first_step=run.first_step, say=run.say, found=lambda optimizer: run.describe_training(_how(optimizer, precision)),
     )  # fmt: skip
     how = _how(prepared.optimizers[0], precision) if prepared.optimizers else {}
     return recording, how, [described(layer) for layer in prepared.found.layers]
