@@ -11,7 +11,8 @@ from stablessm_core.verdict.beginning import trouble_start
 from stablessm_core.verdict.case import Case
 from stablessm_core.verdict.causes import CAUSES, LABELS, decide
 from stablessm_core.verdict.causes.cause import CONFIDENCES
-from stablessm_core.verdict.evidence import evidence, frozen_trial
+from stablessm_core.verdict.evidence import evidence
+from stablessm_core.verdict.evidence_of_autopsy import frozen_trial
 from stablessm_core.verdict.finished import begin, judge_finished, summary_of
 from stablessm_core.verdict.inputs import Layer, Rows, Run, Scalars, Source
 from stablessm_core.verdict.outside import unstable

@@ -218,6 +218,11 @@ class Case:
         """Whether the update before the fatal step was small; False if its size is unknown."""
         return self.is_small(self.update)
 
+    @property
+    def updated_much(self) -> bool:
+        """Whether one update could change the weights by half their norm or more; by the rate alone if the norm is unknown."""
+        return self.lr >= 1 if self.update is None else self.update >= facts.LARGE_UPDATE
+
     @cached_property
     def lr(self) -> float:
         """The learning rate of the first recorded row; NaN if unknown."""

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from stablessm_core.autopsy import gradient
-from stablessm_core.verdict import batches, case, facts, levels, measured
-from stablessm_core.verdict.causes import eigenvalue_overflow
+from stablessm_core.verdict import batches, case, facts, levels, measured, overflowed
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "glossary.md").read_text()
 DEFINED: dict[str, float] = {  # word: the number of its definition
@@ -28,7 +27,7 @@ DEFINED: dict[str, float] = {  # word: the number of its definition
     "the same loss": 100 * measured.NEAR_LOSS,
     "inside, on, outside the boundary": 0,
     "may have a part": case.CONTRIBUTES,
-    "overflowed": eigenvalue_overflow.OVERFLOWS,
+    "overflowed": overflowed.OVERFLOWS,
     "dies too": case.SOON,
 }
 

@@ -12,18 +12,16 @@ from stablessm_core.verdict.formats import number
 from stablessm_core.verdict.sentences import Said, said, sentence
 from stablessm_core.verdict.words import against_best, tensor_label
 
-EARLY = 3  # maximum number of trained steps of a run that diverged because of its first updates
-LARGE_UPDATE = 0.5  # minimum size of a large update, as a share of the norm of all weights
 USUAL_LR = 0.01
 
 
 def _find(case: Case) -> Answer | None:
     trained = case.step - case.run.first_step + 1
-    if not 1 < trained <= EARLY or case.run.every > 1 or case.contributes(case.worst):
+    if not 1 < trained <= facts.EARLY or case.run.every > 1 or case.contributes(case.worst):
         return None
-    if not (case.risen or large_first_updates(case)) or _cannot_be_to_blame(case):
+    if not (case.risen or case.updated_much) or _cannot_be_to_blame(case):
         return None
-    if case.lives("tenth_of_rate") is False and (case.lives("batch_left_out") or not large_first_updates(case)):
+    if case.lives("tenth_of_rate") is False and (case.lives("batch_left_out") or not case.updated_much):
         return None  # a rate that suits every other batch is not too large
     second = "explosion" if case.risen else None
     return Answer(confidence="measured" if case.lives("tenth_of_rate") else "inferred", runner_up=second)
@@ -33,11 +31,6 @@ def _cannot_be_to_blame(case: Case) -> bool:
     """Whether the rate is not known, or its updates hardly changed the weights and no trial says otherwise."""
     small = case.update is not None and case.update <= facts.SMALL_UPDATE
     return math.isnan(case.lr) or (small and not case.lives("tenth_of_rate"))
-
-
-def large_first_updates(case: Case) -> bool:
-    """Whether one update could change the weights by half their norm or more; by the rate alone if the norm is unknown."""
-    return case.update >= LARGE_UPDATE if case.update is not None else case.lr >= 1
 
 
 @sentence(
