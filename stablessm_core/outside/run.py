@@ -68,9 +68,12 @@ class Run(RunLife):
     @_quiet
     def loss(self, loss: Any) -> None:
         """Report the loss of a step: a number, or a tensor with one number on any device. Never waits for the device."""
-        if self.counts_logs:
+        if self._recording is None:
             self._log({"train/loss": loss}, None)
-        elif self._recording is not None:
+        elif self._recording.alone:
+            self._log_step += 1
+            self._log({"train/loss": loss}, None)
+        else:
             self._recording.loss(loss if hasattr(loss, "numel") else float(loss))
             self._take_over_losses()
 
@@ -86,7 +89,7 @@ class Run(RunLife):
             self.say(f"log received a {type(values).__name__}; a dictionary of numbers is needed")
             return {}
         if step is None:
-            if self.counts_logs:
+            if self._recording is None:
                 self._log_step += 1
             step = self.step
         elif (whole := as_step(step)) is None:
@@ -96,7 +99,7 @@ class Run(RunLife):
             step = whole
             if self._recording is None:
                 self._log_step = max(self._log_step, step)
-        if found := as_numbers(values, self.say):
+        if found := self.within_names(as_numbers(values, self.say)):
             self._logged.append((step, found))
         return found
 

@@ -61,7 +61,7 @@ def swapped(model: Any, optimizer: torch.optim.Optimizer) -> None:
     torch.utils.swap_tensors(model[0].A_log, nn.Parameter(torch.full((4,), 3.0)))
 
 
-def new_optimizer(model: Any, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:  # noqa: ARG001
+def new_optimizer(model: Any, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     return torch.optim.Adam(model.parameters(), lr=0.1)
 
 
@@ -70,7 +70,7 @@ def replaced_and_new_optimizer(model: Any, optimizer: torch.optim.Optimizer) -> 
     return torch.optim.RMSprop(model.parameters(), lr=0.1)
 
 
-def in_other_groups(model: Any, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:  # noqa: ARG001
+def in_other_groups(model: Any, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     mixer = model[0]
     rest = [p for p in model.parameters() if p is not mixer.A_log]
     return torch.optim.AdamW([{"params": rest, "lr": 0.5}, {"params": [mixer.A_log], "lr": 0.25}])
