@@ -63,6 +63,14 @@ class StepHooks:
         known = self._optimizers.get(id(optimizer))
         return known[0] if known is not None and known[1]() is optimizer else None
 
+    def has_part_in(self, optimizer: Optimizer) -> bool:
+        """Whether each step of this optimizer is a part of a step that has a hook, or contains one."""
+        for _, reference in self._optimizers.values():
+            known = reference()
+            if known is not None and (_holds(optimizer, known) or (_holds(known, optimizer) and self.calls[id(known)])):
+                return True
+        return False
+
     def skipped_by_scaler(self, optimizer: Optimizer, calls_before: int) -> None:
         """A scaler's step of this optimizer has ended; if the optimizer was not called, the step was skipped."""
         number = self.number_of(optimizer)
@@ -161,7 +169,7 @@ class OptimizerFinder:
         try:
             wanted = self._wanted()
             trained = wanted & parameters_of(optimizer)
-            if not trained:
+            if not trained or self._known.has_part_in(optimizer):
                 self._others[id(optimizer)] = weakref.ref(optimizer), monotonic()
                 return False
             self._found([optimizer, *([] if self._known.calls else _trainers_of(wanted - trained))])
@@ -170,6 +178,12 @@ class OptimizerFinder:
             self._failed(error)
             return False
         return True
+
+
+def _holds(outer: Optimizer, inner: Optimizer) -> bool:
+    """Whether one optimizer has another one as a part, as Lookahead and SAM have."""
+    parts = vars(outer).values()
+    return any(part is inner or (isinstance(part, list | tuple) and any(one is inner for one in part)) for part in parts)
 
 
 def parameters_of(optimizer: Optimizer) -> set[int]:

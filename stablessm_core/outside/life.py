@@ -24,6 +24,7 @@ from stablessm_core.outside.uplink import Uplink
 from stablessm_core.telemetry.detectors.alert import Alert
 from stablessm_core.telemetry.detectors.raised_elsewhere import RECORDING_CHANGED
 from stablessm_core.telemetry.messages import EndMessage
+from stablessm_core.telemetry.metrics import MAX_METRICS
 from stablessm_core.telemetry.series import TRAIN_LOSS
 from stablessm_core.telemetry.sink import Flush
 
@@ -61,11 +62,12 @@ class RunLife:
         self._how: dict[str, Any] = {"every": arguments.every, "length": arguments.length}
         self._layers: list[dict[str, Any]] = []
         self._opening_changed: float | None = None  # when, if the server does not know yet
+        self._names: set[str] = set()  # of the metrics that were logged
         self._alone = False  # True after `_take_over_losses` has said so
         self.foreign_optimizer = ""  # the class of an optimizer that is not torch's
         self._forks = ForkCounter()
         self._calls = 0  # of the methods that report values
-        self.thread: int | None = threading.get_ident()  # the thread of the last one
+        self.thread: int | None = threading.get_ident()  # that reported last
         self.forked = False  # True in a forked child, which records nothing
         self._end_lock = threading.Lock()
         self.at_exit = "finished", ""  # the status and cause if the program ends normally and the run is still open
@@ -104,11 +106,6 @@ class RunLife:
         if not self._recording.knows_steps:
             return self._log_step + self._recording.losses.waiting
         return self._recording.step
-
-    @property
-    def counts_logs(self) -> bool:
-        """Whether each `log` without a step is a step, because no optimizer shows the steps."""
-        return self._recording is None or self._recording.alone
 
     def end(self, status: str, cause: str) -> None:
         """Report the last status and close everything. Never raises; a second call does nothing."""
@@ -204,7 +201,11 @@ class RunLife:
             self.say(f"{self._outbox.dropped:,} records found no room and are lost")
         if self._uplink is not None and not stored:
             left = size - self._uplink.sent
-            why = self._uplink.failure or "the server was too slow"
+            refused = (
+                self._uplink.last_refusal
+                and f"time was up after the server had refused some records: {self._uplink.last_refusal}"
+            )
+            why = self._uplink.failure or refused or "the server was too slow"
             sends = f"; `stablessm sync {path}` sends them" if path is not None and not lost else ""
             self.say(f"{left:,} bytes are not sent ({why}){sends}")
         if lost:
@@ -293,6 +294,17 @@ class RunLife:
             sys.stderr.flush()
         except (OSError, ValueError, AttributeError):  # a closed terminal
             pass
+
+    def within_names(self, values: dict[str, Any]) -> dict[str, Any]:
+        """The values whose names are among the first MAX_METRICS of the run, which is what a server stores."""
+        new = values.keys() - self._names
+        if len(self._names) + len(new) > MAX_METRICS:
+            room = MAX_METRICS - len(self._names)
+            kept = set([name for name in values if name in new][:room])
+            self.say(f"log: a run has at most {MAX_METRICS:,} names of metrics; values under further names are not recorded")
+            values = {name: value for name, value in values.items() if name not in new or name in kept}
+        self._names |= values.keys()
+        return values
 
     def tell(self, sentence: str, of: str = "") -> None:
         """Tell the user one sentence on the terminal and on the run's page. of: the tensor or optimizer that it is about."""

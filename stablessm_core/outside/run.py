@@ -72,9 +72,12 @@ class Run(RunLife):
     @_quiet
     def loss(self, loss: Any) -> None:
         """Report the loss of a step: a number, or a tensor with one number on any device. Never waits for the device."""
-        if self.counts_logs:
+        if self._recording is None:
             self._log({"train/loss": loss}, None)
-        elif self._recording is not None:
+        elif self._recording.alone:
+            self._log_step += 1
+            self._log({"train/loss": loss}, None)
+        else:
             self._recording.loss(loss if hasattr(loss, "numel") else float(loss))
             self._take_over_losses()
 
@@ -90,7 +93,7 @@ class Run(RunLife):
             self.say(f"log received a {type(values).__name__}; a dictionary of numbers is needed")
             return {}
         if step is None:
-            if self.counts_logs:
+            if self._recording is None:
                 self._log_step += 1
             step = self.step
         elif (whole := as_step(step)) is None:
@@ -100,7 +103,7 @@ class Run(RunLife):
             step = whole
             if self._recording is None:
                 self._log_step = max(self._log_step, step)
-        if found := self._metric_reader.read(values):
+        if found := self.within_names(self._metric_reader.read(values)):
             self._logged.append((step, found))
         return found
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from stablessm_core.outside.offline import SUFFIX, NotARunFile, RunFile, frame, in_use, read_run_file
 from stablessm_core.outside.uplink import Frames, Refused, Server
-from stablessm_core.telemetry.messages import EndMessage, from_bytes, to_bytes
+from stablessm_core.telemetry.messages import EndMessage, MetricsMessage, from_bytes, to_bytes
 from stablessm_core.telemetry.sink import Flush
 
 TRIES = 5
@@ -95,7 +95,7 @@ def sync_file(path: Path, server: Server) -> Synced:
         with suppress(OSError):
             file.drop_from_step()
     frames = Frames(server, opened)
-    body, count, last_step, ended = b"", 0, 0, False
+    body, count, last_step, last_logged, ended = b"", 0, 0, 0, False
     rows = _Rows()
     for record in file.records():
         count += 1
@@ -105,10 +105,13 @@ def sync_file(path: Path, server: Server) -> Synced:
             if isinstance(message, Flush):
                 last_step = max(last_step, message.step)
                 rows.add(message)
+            elif isinstance(message, MetricsMessage):
+                last_logged = max([last_logged, *message.steps])
         body += frame(record)
         if len(body) > opened.body_bytes // 2:
             send_frames(frames, body)
             body = b""
+    last_step = last_step or last_logged  # a run without a model has only the steps of its numbers
     if not ended:
         reason = f"the process ended without a word after step {last_step:,}{rows.missing(file.opening)}"
         body += frame(to_bytes(EndMessage("failed", reason)))

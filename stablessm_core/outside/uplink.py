@@ -143,7 +143,7 @@ class Frames:
         self._server, self._opened = server, opened
         self._limit = max(1, opened.body_bytes)
         self._records = max(1, opened.records)
-        self._one_by_one = 0  # this many frames are sent alone, to find the one that the server refuses
+        self._at_most = self._records  # frames of the next post; fewer after a refusal, to find the one that is refused
         self.refused = 0
         self.last_refusal = ""
         self.stop_requested = False
@@ -151,7 +151,7 @@ class Frames:
     def send(self, data: bytes) -> int:
         """Send the first frames of `data`, at least one; "" is a heartbeat. Returns the number of bytes that need not be sent
         again. Raises Refused or OSError if they must be."""
-        body = _first_frames(data, self._limit, 1 if self._one_by_one else self._records)
+        body = _first_frames(data, self._limit, self._at_most)
         try:
             answer = self._server.post(self._opened, body)
         except Refused as refused:
@@ -159,14 +159,13 @@ class Frames:
                 raise
             count = _count(body)
             if count > 1:
-                self._one_by_one = count
+                self._at_most = count // 2
                 return 0
             self.refused += 1
             self.last_refusal = str(refused)
-            self._one_by_one = max(0, self._one_by_one - 1)
             return len(body)
         self.stop_requested = answer.stop_requested
-        self._one_by_one = max(0, self._one_by_one - 1)
+        self._at_most = min(self._records, 2 * self._at_most)
         return len(body)
 
 
@@ -229,6 +228,11 @@ class Uplink:
         self._wake.set()
         self._thread.join(seconds)
         return not self.given_up and self.sent >= self._outbox.size and self.opened is not None
+
+    @property
+    def last_refusal(self) -> str:
+        """Why the server refused a frame for good; "" if it refused none."""
+        return "" if self._frames is None else self._frames.last_refusal
 
     @property
     def refused_frames(self) -> int:

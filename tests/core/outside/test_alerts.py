@@ -106,3 +106,36 @@ def test_an_alert_about_an_eigenvalue_says_that_its_map_is_assumed(tmp_path: Pat
     about = [alert for alert in read(tmp_path).sink.alerts if alert.eigenvalue is not None]
     assert about
     assert all(("its map is assumed" in alert.message) == said for alert in about)
+
+
+def test_an_optimizer_of_a_class_of_its_own_is_judged_as_the_one_it_inherits_from_or_wraps(tmp_path: Path) -> None:
+    class Mine(torch.optim.AdamW):
+        pass
+
+    class Around(torch.optim.Optimizer):
+        def __init__(self, inner: torch.optim.Optimizer) -> None:
+            super().__init__(inner.param_groups, {})
+            self.base_optimizer = inner
+
+        def step(self, closure: object = None) -> None:
+            self.base_optimizer.step()
+
+    lasting = [1.0] * 30 + [1e3] * 10
+    for number, make in enumerate((lambda m: Mine(m.parameters(), lr=1e-6), lambda m: Around(adamw(m)))):
+        (alert,) = alerts_of(tmp_path / str(number), lasting, make)
+        assert (alert.severity, alert.step) == ("warning", 38)
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_another_optimizer_is_judged_as_itself_from_its_first_step_on(tmp_path: Path, back: bool) -> None:
+    model = Mamba2Mixer(4)
+    each = [sgd(model), adamw(model)]
+    first, second = reversed(each) if back else each
+    with stablessm.watch(model, first, mode="offline", dir=tmp_path) as run:
+        for step in range(60):
+            for p in model.parameters():
+                p.grad = torch.full_like(p, 1e-6)
+            run.loss(1e3 if step >= 40 else 1.0)
+            (first if step < 20 else second).step()
+    alerts = [a for a in read(tmp_path).sink.alerts if a.kind == "training_explodes"]
+    assert [(a.severity, a.step) for a in alerts] == [("critical", 41) if back else ("warning", 48)]

@@ -176,11 +176,7 @@ def test_an_exception_after_the_last_value_is_the_cause(tmp_path: Path, trouble:
 PROMPTS = {
     "an exception is the last": ("1 / 0\n", "failed", "ZeroDivisionError: division by zero, after step 5"),
     "values follow the exception": ("1 / 0\nrun.log({'a': 1})\n", "finished", ""),
-    "other lines follow the exception": (
-        "1 / 0\nprint(run.step)\n",
-        "failed",
-        "ZeroDivisionError: division by zero, after step 5",
-    ),
+    "other lines follow": ("1 / 0\nprint(run.step)\n", "failed", "ZeroDivisionError: division by zero, after step 5"),
     "no exception": ("print(run.step)\n", "finished", ""),
 }  # fmt: skip
 
@@ -217,11 +213,8 @@ sys.modules["IPython"] = types.SimpleNamespace(get_ipython=lambda: shell)
 CELLS = {
     "boom": (["for i in range(3):\n    run.log({'a': i})\nraise RuntimeError('boom')"],
              "failed", "in a cell of the notebook: RuntimeError: boom, after step 8"),
-    "interrupted": (
-        ["raise KeyboardInterrupt", "print(run.step)"],
-        "cancelled",
-        "in a cell of the notebook: Ctrl-C, after step 5",
-    ),
+    "interrupted": (["raise KeyboardInterrupt", "print(run.step)"],
+                    "cancelled", "in a cell of the notebook: Ctrl-C, after step 5"),
     "goes on": (["raise RuntimeError('boom')", "run.log({'a': 1})"], "finished", ""),
     "ended by hand": (["raise RuntimeError('boom')", "run.finish()"], "finished", ""),
     "fine": (["run.log({'a': 1})"], "finished", ""),

@@ -231,3 +231,57 @@ def test_a_run_that_has_ended_keeps_no_weight_alive(tmp_path: Path) -> None:
     gc.collect()
     assert gone() is None
     assert run.step == 3
+
+
+def test_names_beyond_what_a_run_can_have_are_one_sentence_and_cost_nothing_else(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with stablessm.log_only(mode="offline", dir=tmp_path) as run:
+        for i in range(3):
+            run.log({f"name {k}": k for k in range(2500)} | {"name 3": i})
+    found = read(tmp_path)
+    assert len(found.metrics) == 2000
+    assert found.metrics["name 3"] == [(1, 0), (2, 1), (3, 2)]
+    assert [end.status for end in found.ends] == ["finished"]
+    assert capfd.readouterr().err.count("at most 2,000 names of metrics") == 1
+
+
+def test_an_optimizer_that_is_not_torchs_keeps_its_losses(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    class Plain:
+        def __init__(self, parameters: Any) -> None:
+            self.parameters = list(parameters)
+
+        def step(self) -> None:
+            for p in self.parameters:
+                p.data -= 0.1 * p.grad
+
+    model, _ = model_of(1)
+    optimizer = Plain(model.parameters())
+    with stablessm.watch(model, optimizer, mode="offline", dir=tmp_path) as run:
+        for i in range(150):
+            run.loss(float(i))
+            run.log({"a": i})
+            optimizer.step()
+        assert run.step == 150
+    found = read(tmp_path)
+    assert found.metrics["train/loss"] == [(i + 1, i) for i in range(150)]
+    assert [value for _, value in found.metrics["a"]] == list(range(150))
+    assert capfd.readouterr().err.count("optimizer is a Plain, which is none; each loss is recorded as a step") == 1
+
+
+def test_torch_optimizers_inside_another_object_are_found(tmp_path: Path) -> None:
+    class Several:
+        def __init__(self, *optimizers: Any) -> None:
+            self.optimizers = optimizers
+
+        def step(self) -> None:
+            for one in self.optimizers:
+                one.step()
+
+    model, optimizer = model_of(1)
+    several = Several(optimizer)
+    with stablessm.watch(model, several, mode="offline", dir=tmp_path) as run:
+        for i in range(4):
+            run.loss(float(i))
+            several.step()
+    assert read(tmp_path).sink.series("train/loss")[1][:, 0].tolist() == [0, 1, 2, 3]
