@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from sqlalchemy import Text, cast, func, select
+from sqlalchemy import Text, case, cast, func, select
 from sqlalchemy.orm import Session
 
 from server.database.connection import Database
@@ -64,7 +64,8 @@ def plan(session: Session, settings: Settings) -> Iterator[Leaving]:
         return
     runs_over, bytes_over = _excess(session, settings)
     before = time.time() - settings.retention_days * DAY if settings.retention_days else 0.0
-    ended_at = func.coalesce(Run.finished_at, Run.created_at)
+    # an imported run may have ended long before it came here
+    ended_at = case((Run.finished_at > Run.created_at, Run.finished_at), else_=Run.created_at)
     going_on = select(Run.sweep_id).where(Run.status.in_(OPEN), Run.sweep_id.is_not(None))
     left_alone = Run.sweep_id.is_not(None) & Run.sweep_id.in_(going_on)
     chosen = select(Run.id, Run.name, ended_at.label("ended_at"), Run.bytes_stored, cast(Run.tags, Text).label("tags"))
