@@ -21,8 +21,10 @@ READ_API = frozenset(
      "systems", "theory", "trash", "views", "workers")
 )  # fmt: skip
 READ_METHODS = ("GET", "HEAD", "OPTIONS")
-INGEST = "ingest"  # a scope beside the others: it opens and writes runs that its own program reports, and reads nothing
-REPORTS = re.compile(r"POST /api/ingest/runs(/[^/]+/records)?")
+# a scope beside the others: it opens and writes runs that its own program reports, and compares numbers with them; it reads
+# nothing else
+INGEST = "ingest"
+REPORTS = re.compile(r"POST /api/ingest/runs(/[^/]+/(records|compare))?")
 SUBMIT = re.compile(
     r"POST /api/(runs|sweeps|runs/[^/]+/(cancel|resume|clone|fork|autopsy)|sweeps/[^/]+/cancel)"
     r"|POST /api/(bulk/(cancel|clone|hide|show)|views)"

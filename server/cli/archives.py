@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from server.cli.connection import connect
+from server.cli.file_names import file_name
 from server.cli.options import DATA_DIR, Choice
 from server.cli.terminal import file_size
 
@@ -51,10 +52,11 @@ def _export_series(run_id: int, names: tuple[str, ...], form: str, output: Path 
         folder = output or Path(f"run-{run_id}")
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "run.json").write_text(json.dumps(client.run(run_id), indent=2) + "\n")
-        for name in chosen:
-            path = folder / f"{name.replace('/', '-')}.{form}"
-            path.write_bytes(client.download(run_id, name, form))
-            click.echo(file_size(path))
+        files = {f"{file_name(name)}.{form}": name for name in dict.fromkeys(chosen)}
+        (folder / "series.json").write_text(json.dumps(files, indent=2) + "\n")
+        for file, name in files.items():
+            (folder / file).write_bytes(client.download(run_id, name, form))
+            click.echo(file_size(folder / file))
 
 
 def _run_id(text: str) -> int:

@@ -14,8 +14,11 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from server.cli.connection import connect
 from server.cli.options import DATA_DIR
 from server.cli.terminal import printable
+from server.importing.counting import Totals
+from server.importing.follow import Following
 from server.importing.found_run import FoundRun, Unreadable
-from server.importing.sending import name_loss, send_run
+from server.importing.known import Identities
+from server.importing.sending import about, name_loss, send_run
 from server.importing.sources import find_sources
 from stablessm_core.client import find_server
 from stablessm_core.outside.uplink import Refused, Server
@@ -31,94 +34,129 @@ SECONDS = 60.0  # that the server may take for a post of many numbers
 @click.option("--loss", metavar="SERIES", help=f"Series of the training loss, stored as {TRAIN_LOSS}. Default: an obvious name.")
 @click.option("--step", metavar="COLUMN", help="Column of steps in CSV and Parquet. Default: an obvious name, else the row.")
 @click.option("--tag", "tags", multiple=True, help="Tag for every run; can be repeated.")
+@click.option("--follow", is_flag=True, help="Keep importing what programs still write, until Ctrl-C or --until-idle.")
+@click.option(
+    "--until-idle", type=click.FloatRange(0), metavar="SECONDS", help="With --follow: end when nothing is new for so long."
+)
 @DATA_DIR
 def import_(
-    path: Path, project: str | None, loss: str | None, step: str | None, tags: tuple[str, ...], data_dir: Path | None
-) -> None:
-    """Import the runs in a file, or in a folder and the folders in it: event files of TensorBoard, offline files of W&B, SQLite
-    databases and run folders of MLflow, SQLite databases of trackio, CSV and Parquet. The content decides, not the name. The
-    command can be repeated: a run that has grown gets its new numbers, and nothing is stored twice.
+    path: Path, project: str | None, loss: str | None, step: str | None, tags: tuple[str, ...], follow: bool,
+    until_idle: float | None, data_dir: Path | None,
+) -> None:  # fmt: skip
+    """Import the runs in a file, or in a folder and the folders in it: event files of TensorBoard, files of W&B, SQLite databases
+    and run folders of MLflow, SQLite databases of trackio, trainer_state.json, CSV, JSON lines and Parquet. The content decides,
+    not the name. The command can be repeated: a run that has grown gets its new numbers, and nothing is stored twice.
 
     An archive of `stablessm export --archive` is imported with everything in it, under new numbers. That needs a token with the
     scope admin."""
+    if until_idle is not None and not follow:
+        raise click.UsageError("--until-idle needs --follow")
     if path.is_file() and _is_archive(path):
-        if project or loss or step or tags:
-            raise click.UsageError("an archive of runs takes no --project, --loss, --step or --tag")
+        if project or loss or step or tags or follow:
+            raise click.UsageError("an archive of runs takes no --project, --loss, --step, --tag or --follow")
         _import_archive(path, data_dir)
         return
     if project is None:
         raise click.UsageError("--project NAME is needed: the project of the imported runs")
-    importing = _Importing(project, loss, list(tags), data_dir)
+    url, token = find_server(data_dir)
+    importing = _Importing(project, loss, list(tags), Server(url, token, SECONDS))
     try:
-        importing.read(path, step)
+        if follow:
+            _follow(importing, path, step, until_idle)
+        else:
+            importing.read(path, step)
     except KeyboardInterrupt:
         importing.tell("interrupted; the same command goes on from here")
         sys.exit(130)
-    sys.exit(1 if importing.failed or not importing.sent else 0)
+    for sentence in importing.totals.sentences():
+        importing.tell(printable(sentence))
+    sys.exit(1 if importing.totals.refused or not importing.totals.runs else 0)
+
+
+def _follow(importing: _Importing, path: Path, step: str | None, until_idle: float | None) -> None:
+    following = Following(
+        importing.server, importing.project, importing.loss, importing.tags, importing.say, importing.refuse,
+        importing.totals,
+    )  # fmt: skip
+    try:
+        following.follow(path, step, until_idle)
+    except Refused as error:
+        raise importing.refusal(error) from None
+    except OSError as error:
+        raise importing.no_answer(error) from None
 
 
 class _Importing:
-    """Sends the runs of a path one by one. sent, failed: how many."""
+    """Sends the runs of a path one by one, and counts them."""
 
-    def __init__(self, project: str, loss: str | None, tags: list[str], data_dir: Path | None) -> None:
-        self._project, self._loss, self._tags = project, loss, tags
-        self._url, token = find_server(data_dir)
-        self._server = Server(self._url, token, SECONDS)
-        self.sent = self.failed = 0
+    def __init__(self, project: str, loss: str | None, tags: list[str], server: Server) -> None:
+        self.project, self.loss, self.tags, self.server = project, loss, tags, server
+        self._identities = Identities(project)
+        self.totals = Totals()
 
     def read(self, path: Path, step: str | None) -> None:
         """Import everything in the path. Ends at the first sign that the server stores nothing."""
         with _progress() as progress:
-            sources = find_sources(path, step, self._fail)
+            sources = find_sources(path, step, self.refuse, self.totals.passed_over.append)
             reading = progress.add_task("reading", total=sum(source.size for source in sources) or 1)
             sending = progress.add_task("sending", total=None, visible=False)
             for source in sources:
+                place = source.what.relative_to(path).as_posix() if path.is_dir() else source.what.name
                 try:
-                    for run in source.read(_in_large_steps(lambda size: progress.advance(reading, size))):
-                        self._import(run, source.what, progress, sending)
+                    for number, run in enumerate(source.read(_in_large_steps(lambda size: progress.advance(reading, size)))):
+                        self._import(run, source.what, f"{place}\0{number}", progress, sending)
+                    self.totals.read += len(source.files)
                 except Unreadable as error:
-                    self._fail(str(error))
+                    self.refuse(str(error))
 
-    def _import(self, run: FoundRun, where: Path, progress: Progress, sending: TaskID) -> None:
+    def _import(self, run: FoundRun, where: Path, place: str, progress: Progress, sending: TaskID) -> None:
         title = f"{where}: {run.tool} run {printable(run.name)!r}"
         try:
-            loss = name_loss(run, self._loss)
+            loss = name_loss(run, self.loss)
+            run.count_losses()
+            points = sum(len(steps) for steps, _ in run.series().values())
+            progress.reset(sending, total=max(1, points), visible=True)
+            known = self._identities.settle(self.server, run, place)
+            sent = send_run(self.server, run, self.project, self.tags, lambda count: progress.advance(sending, count))
         except Unreadable as error:
-            self._fail(f"{title}: {error}")
+            self.refuse(f"{title}: {error}")
             return
-        points = sum(len(steps) for steps, _ in run.series().values())
-        progress.reset(sending, total=max(1, points), visible=True)
-        try:
-            sent = send_run(self._server, run, self._project, self._tags, lambda count: progress.advance(sending, count))
         except Refused as error:
             if error.status in (401, 404):  # no run will be stored
-                raise click.ClickException(f"the server at {self._url} refuses {_why(error)}") from None
-            self._fail(f"{title}: the server refuses it: {error}")
+                raise self.refusal(error) from None
+            self.refuse(f"{title}: the server refuses it: {error}")
             return
         except OSError as error:
-            why = error.strerror or str(error)
-            raise click.ClickException(f"no server answers at {self._url} ({why}); the same command goes on later") from None
-        known = " (known; only new numbers are added)" if sent.known else ""
-        click.echo(f"{title}: {points:,} points in {len(run.names):,} series{known}: {sent.url}")
-        self.sent += 1
-        if loss is None and run.names:
-            self.tell(f"  no series looks like the training loss; --loss SERIES names it: {printable(', '.join(run.names[:10]))}")
-        elif loss not in (None, TRAIN_LOSS):
-            self.tell(f"  {printable(str(loss))} is stored as {TRAIN_LOSS}")
-        for kind, count in run.left_out.items():
-            self.tell(f"  left out: {printable(kind)} ({count:,})")
-        for remark in run.remarks:
-            self.tell(f"  {printable(remark)}")
+            raise self.no_answer(error) from None
+        more = "" if known is None else " (known; only new numbers are added)"
+        click.echo(f"{title}: {points:,} points in {len(run.names):,} series{more}: {sent.url}")
+        self.totals.add(run, points)
+        for sentence in about(run, loss):
+            self.tell(f"  {printable(sentence)}")
         if sent.refused:
-            self._fail(f"  the server can never store some of the numbers: {sent.refused}")
+            self.refuse(f"  the server can never store some of the numbers: {sent.refused}")
 
     def tell(self, sentence: str) -> None:
         """Print a sentence to stderr."""
         click.echo(sentence, err=True)
 
-    def _fail(self, sentence: str) -> None:
-        self.failed += 1
+    def say(self, sentence: str) -> None:
+        """Print a sentence to stdout."""
+        click.echo(printable(sentence))
+
+    def refuse(self, sentence: str) -> None:
+        """Print and count that something is not imported."""
+        self.totals.refused += 1
         self.tell(printable(sentence))
+
+    def refusal(self, error: Refused) -> click.ClickException:
+        """The sentence about a server that stores nothing."""
+        return click.ClickException(f"the server at {self.server.url} refuses {_why(error)}")
+
+    def no_answer(self, error: OSError) -> click.ClickException:
+        """The sentence about a server that is away."""
+        why = error.strerror or str(error)
+        return click.ClickException(f"no server answers at {self.server.url} ({why}); the same command goes on later")
 
 
 def _why(error: Refused) -> str:

@@ -27,6 +27,7 @@ from server.http.api import (
     bulk,
     claims,
     compare,
+    differences,
     exports,
     figures,
     forks,
@@ -125,6 +126,7 @@ _OF_RUNS = (
 )
 _PARTS = (
     ingest,  # first, because a request tries the routes in order, and most requests are posts of records
+    differences,
     *_OF_RUNS,
     alerts,
     sweeps,

@@ -20,7 +20,7 @@ from stablessm_core.telemetry.frames import LIMITS
 log = logging.getLogger("stablessm.server")
 
 MAX_BODY_BYTES = 1 << 20
-RECORDS = re.compile(r"/api/ingest/runs/[^/]+/records")  # paths whose bodies are frames, not JSON
+RECORDS = re.compile(r"/api/ingest/runs/[^/]+/(records|compare)")  # paths whose bodies are frames, not JSON
 MACHINE_PATHS = ("/api", "/static", "/openapi.json", "/healthz", "/readyz", "/metrics")
 
 

@@ -9,30 +9,29 @@ from typing import Any
 
 import numpy as np
 
-from server.importing.found_run import FoundRun, Unreadable
+from server.importing.configuration import storable
+from server.importing.found_run import FoundRun, Points, Unreadable
 from stablessm_core.outside.metrics import RECORD_BYTES, VALUE_BYTES
 from stablessm_core.outside.offline import frame
 from stablessm_core.outside.sync import persist, send_frames
 from stablessm_core.outside.uplink import Frames, Opened, Refused, Server
 from stablessm_core.spec.suggestions import did_you_mean, listed
-from stablessm_core.telemetry.free_json import Refused as WrongJson
-from stablessm_core.telemetry.free_json import check_json
 from stablessm_core.telemetry.messages import EndMessage, MetricsMessage, to_bytes
 from stablessm_core.telemetry.metrics import MAX_METRICS, MAX_STEPS, MAX_VALUES
-from stablessm_core.telemetry.nonfinite import json_safe
 from stablessm_core.telemetry.series import TRAIN_LOSS
 
-OBVIOUS = (TRAIN_LOSS, "train_loss", "train.loss", "train-loss", "loss/train", "training_loss", "loss")  # the first one counts
+LOSS = "loss"
+OBVIOUS = (TRAIN_LOSS, "train_loss", "train.loss", "train-loss", "loss/train", "training_loss", LOSS)  # the first one counts
 POST_BYTES = 512 << 10
 MAX_NAME, MAX_TAGS, MAX_TAG, MAX_NOTES, MAX_REASON = 200, 20, 50, 20_000, 2000  # characters, and tags
+MAX_RESULT, MAX_RESULT_NAME = 90, 100  # final numbers, and characters of their names
 
 
 @dataclass(frozen=True)
 class Sent:
-    """known: the server had steps of the run before. refused: why the server can never store some of the numbers."""
+    """refused: why the server can never store some of the numbers."""
 
     url: str
-    known: bool
     refused: str
 
 
@@ -41,6 +40,8 @@ def name_loss(run: FoundRun, asked: str | None) -> str | None:
 
     asked: its name; None takes an obvious one, or none. Raises Unreadable if the run has no such series.
     """
+    if asked is None and run.group:
+        _name_loss_of_group(run)
     if asked is None:
         lower = {name.lower(): name for name in reversed(run.names)}
         found = next((lower[name] for name in OBVIOUS if name in lower), None)
@@ -56,8 +57,18 @@ def name_loss(run: FoundRun, asked: str | None) -> str | None:
     return found
 
 
+def _name_loss_of_group(run: FoundRun) -> None:
+    """Call the loss of a validation or a test by its group, because it is no training loss."""
+    found, new = next((name for name in run.names if name.lower() == LOSS), None), f"{run.group}/{LOSS}"
+    if found is not None and new not in run.names:
+        run.rename(found, new)
+        run.former_names[new] = TRAIN_LOSS
+        run.remarks.append(f"{found} is stored as {new}, because of the name {run.name!r}")
+
+
 def send_run(server: Server, run: FoundRun, project: str, tags: list[str], advance: Callable[[int], None]) -> Sent:
-    """Store the run. What the server has already is not stored twice, and a run that has ended keeps its end.
+    """Store the run, whose identity is settled. What the server has already is not stored twice, and a run that has ended keeps
+    its end.
 
     advance: receives the number of points that were sent. Raises Refused, or OSError if the server does not answer.
     """
@@ -71,22 +82,42 @@ def send_run(server: Server, run: FoundRun, project: str, tags: list[str], advan
             send_frames(frames, body)
             advance(points)
             body, points = b"", 0
-    reason = f"imported from {run.tool}" + (f": {run.reason}" if run.reason else "")
-    send_frames(frames, body + frame(to_bytes(EndMessage(run.status, reason[:MAX_REASON]))))
+    send_frames(frames, body + frame(to_bytes(end_of(run))))
     advance(points)
-    return Sent(opened.url, opened.next_step > 1, frames.last_refusal)
+    return Sent(opened.url, frames.last_refusal)
+
+
+def end_of(run: FoundRun) -> EndMessage:
+    """The end of the run, as its source tells it."""
+    reason = f"imported from {run.tool}" + (f": {run.reason}" if run.reason else "")
+    result = {name[:MAX_RESULT_NAME]: value for name, value in list(run.result.items())[:MAX_RESULT]}
+    return EndMessage(run.status, reason[:MAX_REASON], result or None, ended_at=run.ended_at)
+
+
+def about(run: FoundRun, loss: str | None) -> Iterator[str]:
+    """What the user should know about an imported run. loss: what `name_loss` returned."""
+    if loss is None and run.names and f"{run.group}/{LOSS}" not in run.names:
+        yield f"no series looks like the training loss; --loss SERIES names it: {', '.join(run.names[:10])}"
+    elif loss not in (None, TRAIN_LOSS):
+        yield f"{loss} is stored as {TRAIN_LOSS}"
+    for kind, count in run.left_out.items():
+        yield f"left out: {kind} ({count:,})"
+    for kind, count in run.changed.items():
+        yield f"changed: {kind} ({count:,})"
+    yield from run.remarks
 
 
 def opening(run: FoundRun, project: str, tags: list[str]) -> dict[str, Any]:
     """The request that opens the run. What the server would refuse is cut off or left out, and the run remarks on it."""
     began = "" if run.started_at is None else time.strftime("; it began at %Y-%m-%d %H:%M:%S UTC", time.gmtime(run.started_at))
     notes = f"Imported from {run.tool}{began}." + (f"\n\n{run.notes}" if run.notes else "")
-    return {
+    started = {} if run.started_at is None else {"started_at": run.started_at}
+    return started | {
         "id": run.id(project),
         "project": project,
         "name": _clean(run.name)[:MAX_NAME] or None,
-        "config": _config(run),
-        "tags": list(dict.fromkeys(tag for one in (*tags, *run.tags) if (tag := _clean(one)[:MAX_TAG])))[:MAX_TAGS],
+        "config": storable(run),
+        "tags": _tags(run, [*tags, *run.tags]),
         "notes": _clean(notes, "\n\t")[:MAX_NOTES],
         "how": {},  # nothing is known, but an archive of the run needs the field
         "layers": [],
@@ -103,10 +134,15 @@ def _open(server: Server, asked: dict[str, Any]) -> Opened:
     return persist(lambda: server.open_run(asked))
 
 
-def messages(run: FoundRun) -> Iterator[MetricsMessage]:
-    """All points of the run, in messages that the server accepts. Series with the same steps share their messages."""
-    together: dict[bytes, dict[str, tuple[np.ndarray, np.ndarray]]] = {}
-    for name, (steps, values) in run.series().items():
+def messages(run: FoundRun, sent: dict[str, Points] | None = None) -> Iterator[MetricsMessage]:
+    """All points of the run, in messages that the server accepts. Series with the same steps share their messages.
+
+    sent: points of the run that need not be sent again."""
+    together: dict[bytes, dict[str, Points]] = {}
+    for name, points in run.series().items():
+        steps, values = _unsent(points, sent[name]) if sent and name in sent else points
+        if not len(steps):
+            continue
         together.setdefault(steps.tobytes(), {})[name] = steps, values
     for group in together.values():
         steps = next(iter(group.values()))[0]
@@ -117,14 +153,23 @@ def messages(run: FoundRun) -> Iterator[MetricsMessage]:
             yield MetricsMessage(steps[part].tolist(), {name: group[name][1][part].tolist() for name in names})
 
 
-def _config(run: FoundRun) -> dict[str, Any]:
-    config: dict[str, Any] = json_safe(run.config)
-    try:
-        check_json(config, "the configuration")
-    except (WrongJson, ValueError, RecursionError) as error:
-        run.remarks.append(f"{error}; the run gets no configuration")
-        return {}
-    return config
+def _unsent(points: Points, sent: Points) -> Points:
+    (steps, values), (known, old) = points, sent
+    place = np.minimum(np.searchsorted(known, steps), max(0, len(known) - 1))
+    same = (known[place] == steps) & ((old[place] == values) | (np.isnan(old[place]) & np.isnan(values)))
+    return steps[~same], values[~same]
+
+
+def _tags(run: FoundRun, wanted: list[str]) -> list[str]:
+    """The tags as the server takes them. The run remarks on those that are cut off or left out."""
+    clean = list(dict.fromkeys(tag for one in wanted if (tag := _clean(one))))
+    for tag in clean:
+        if len(tag) > MAX_TAG:
+            run.remarks.append(f"the tag {tag!r} is cut to {MAX_TAG} characters")
+    tags = list(dict.fromkeys(tag[:MAX_TAG].strip() for tag in clean))
+    if len(tags) > MAX_TAGS:
+        run.remarks.append(f"{len(tags) - MAX_TAGS:,} tags are left out; a run has at most {MAX_TAGS}")
+    return tags[:MAX_TAGS]
 
 
 def _clean(text: str, allowed: str = "") -> str:

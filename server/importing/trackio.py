@@ -3,7 +3,6 @@ the texts "NaN", "Infinity" and "-Infinity". The table `configs` has the configu
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,15 +10,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from server.importing.found_run import Advance, FoundRun, Unreadable
+from server.importing.found_run import Advance, FoundRun, Unreadable, parse_json
+from server.importing.importer import Candidate, Claimed, Importer
 from server.importing.sqlite import DAMAGE, columns_of, opened
 
 TOOL = "trackio"
-
-
-def recognizes_database(tables: dict[str, set[str]]) -> bool:
-    """True if the database with these columns is trackio's."""
-    return {"run_name", "step", "metrics"} <= tables.get("metrics", set())
 
 
 def read_database(path: Path, advance: Advance) -> Iterator[FoundRun]:
@@ -34,8 +29,7 @@ def read_database(path: Path, advance: Advance) -> Iterator[FoundRun]:
             rows = connection.execute(first).fetchall()
             for value, _, name, began in rows:
                 run = FoundRun(TOOL, f"{path.stem}\0{value}\0{began}", str(name))
-                with suppress(ValueError, TypeError):
-                    run.started_at = datetime.fromisoformat(began).timestamp()
+                run.saw(_seconds(began))
                 _add_rows(run, connection, key, value, path)
                 yield run
                 advance(size // len(rows))
@@ -46,10 +40,11 @@ def read_database(path: Path, advance: Advance) -> Iterator[FoundRun]:
 def _add_rows(run: FoundRun, connection: sqlite3.Connection, key: str, value: Any, path: Path) -> None:
     rows = 0
     try:
-        chosen = f"SELECT step, metrics FROM metrics WHERE {key} IS ? ORDER BY id"  # noqa: S608 - a name of ours
-        for step, logged in connection.execute(chosen, (value,)):
+        chosen = f"SELECT step, metrics, timestamp FROM metrics WHERE {key} IS ? ORDER BY id"  # noqa: S608 - a name of ours
+        for step, logged, at in connection.execute(chosen, (value,)):
             for metric, number in _object(logged).items():
                 run.add_json(metric, int(step), number)
+            run.saw(_seconds(at))
             rows += 1
         if key in columns_of(connection, "configs"):
             for (config,) in connection.execute(f"SELECT config FROM configs WHERE {key} IS ?", (value,)):  # noqa: S608 - ours
@@ -59,7 +54,24 @@ def _add_rows(run: FoundRun, connection: sqlite3.Connection, key: str, value: An
 
 
 def _object(text: Any) -> dict[str, Any]:
-    found = json.loads(text)
+    found = parse_json(text)
     if not isinstance(found, dict):
         raise ValueError(f"{str(text)[:40]!r} is no JSON object")
     return found
+
+
+def _seconds(written: Any) -> float | None:
+    with suppress(ValueError, TypeError):
+        return datetime.fromisoformat(written).timestamp()
+    return None
+
+
+def _claim(file: Candidate) -> Path | None:
+    return file.path if {"run_name", "step", "metrics"} <= file.tables.get("metrics", set()) else None
+
+
+def _read(files: Claimed, advance: Advance) -> Iterator[FoundRun]:
+    return read_database(files.path, advance)
+
+
+IMPORTER = Importer("trackio's SQLite databases", _claim, _read)

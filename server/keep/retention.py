@@ -13,13 +13,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from sqlalchemy import Text, cast, func, select
+from sqlalchemy import Text, case, cast, func, select
 from sqlalchemy.orm import Session
 
 from server.database.connection import Database
 from server.database.models import NOT_IN_TRASH, Run
 from server.database.single_runs import try_for_run
 from server.keep.trash import move_to_trash, occupied
+from server.lifecycle.reported import REPORTED
 from server.lifecycle.transitions import NotAllowed
 from server.settings import Settings
 from stablessm_core.telemetry.statuses import AT_REST, OPEN
@@ -64,7 +65,9 @@ def plan(session: Session, settings: Settings) -> Iterator[Leaving]:
         return
     runs_over, bytes_over = _excess(session, settings)
     before = time.time() - settings.retention_days * DAY if settings.retention_days else 0.0
-    ended_at = func.coalesce(Run.finished_at, Run.created_at)
+    # an imported run may have ended long before it came here
+    before_it_came = (Run.kind == REPORTED) & (Run.finished_at < Run.created_at)
+    ended_at = case((before_it_came, Run.created_at), else_=func.coalesce(Run.finished_at, Run.created_at))
     going_on = select(Run.sweep_id).where(Run.status.in_(OPEN), Run.sweep_id.is_not(None))
     left_alone = Run.sweep_id.is_not(None) & Run.sweep_id.in_(going_on)
     chosen = select(Run.id, Run.name, ended_at.label("ended_at"), Run.bytes_stored, cast(Run.tags, Text).label("tags"))

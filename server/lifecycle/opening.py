@@ -27,7 +27,7 @@ FAR_SECONDS = 60.0  # a clock that differs by more is mentioned in the run's his
 class Opening:
     """What a program says about its run. id: the UUID that it chose. how: see stablessm_core.telemetry.how. layers: in the order
     of their numbers. rules: for alerts, as in stablessm_core.spec.alert_rules. from_step: the last step to keep when the run is
-    opened again; None keeps all. clock: the program's time."""
+    opened again; None keeps all. clock: the program's time. started_at: when a program of the past began."""
 
     id: str
     project: str = ""
@@ -41,6 +41,7 @@ class Opening:
     from_step: int | None = None
     clock: float | None = None
     notes: str = ""
+    started_at: float | None = None
 
 
 def open_run(session: Session, opening: Opening, principal: Principal) -> tuple[Run, bool]:
@@ -95,7 +96,7 @@ def _insert(session: Session, opening: Opening, principal: Principal) -> Run | N
         "submitted_by": principal.token_id,
         "user_id": principal.user_id,
         "created_at": now,
-        "started_at": now,
+        "started_at": now if opening.started_at is None else min(now, opening.started_at),
     }
     statement = insert_into(session, Run).values(values).on_conflict_do_nothing(index_elements=["external_id"])
     number = session.execute(statement.returning(Run.id)).scalar_one_or_none()

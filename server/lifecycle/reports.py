@@ -199,6 +199,9 @@ class _Post:
                 end = (message.status, message.reason, message.result, message.divergence)
                 lifecycle.finish(self.session, self.run_id, self.attempt, *end)
                 self._late = True
+                if message.ended_at is not None:
+                    run = self._row()
+                    run.finished_at = max(message.ended_at, run.started_at or 0.0)
 
     def _take_back(self, message: TruncateMessage, later: Sequence[PackedFlush]) -> None:
         run = self._row()

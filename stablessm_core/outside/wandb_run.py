@@ -44,7 +44,7 @@ class WandbRun(WatchableRun):
         self.name, self.notes, self.tags = arguments.name or self.id[:8], arguments.notes, tuple(arguments.tags)
         self.project, self.entity, self.group, self.job_type = arguments.project, "", group, job_type
         self.start_time, self.starting_step = time.time(), 0
-        self._process, self._lost_in_child = os.getpid(), 0
+        self._process = os.getpid()
         self._continues: bool | None = None  # whether the run existed before; None while the server has not said so
         self._begun = True
 
@@ -134,8 +134,6 @@ class WandbRun(WatchableRun):
     def log(self, values: Mapping[str, Any], step: int | None = None, commit: bool | None = None, **_: Any) -> None:
         """Report numbers. Each call is a step of its own, from 1, unless commit is False or a step is given; then the next call
         without a step belongs to the same step. While a model is watched, the step is that of its optimizer."""
-        if self._in_child():
-            return
         before, watched = self._log_step, self._recording is not None
         super().log(values, step)
         if not watched and not (step is None if commit is None else commit):
@@ -146,26 +144,13 @@ class WandbRun(WatchableRun):
         self.summary._logged.update(found)
         return found
 
-    def _in_child(self) -> bool:
-        """True, after a sentence, in a process that was forked after `init`. The sentence comes again at 10, 100, ... calls."""
-        if os.getpid() == self._process:
-            return False
-        self._lost_in_child += 1
-        if str(self._lost_in_child).strip("0") == "1":
-            self.say(
-                f"process {os.getpid()} was forked after init, so nothing that it logs is recorded "
-                f"(calls so far: {self._lost_in_child:,}); send its numbers to the process that called init, and log them there"
-            )
-        return True
-
     def define_metric(self, name: str, *_: Any, **__: Any) -> None:  # noqa: ARG002
         """Not used: every metric has the step as its axis, and its last value as its summary."""
         self.say("define_metric is not used: the step is the axis of every metric, and the last value is its summary")
 
     def alert(self, title: str, text: str = "", level: Any = "warning", wait_duration: Any = None) -> None:  # noqa: ARG002
         """Raise an alert on the run's page. level: "info", "warn" or "error". wait_duration: not used."""
-        if not self._in_child():
-            super().alert(title, text, level)
+        super().alert(title, text, level)
 
     def finish(self, exit_code: Any = None, quiet: Any = None, *, status: str = "", reason: str = "") -> None:  # type: ignore[override]  # noqa: ARG002
         """End the run. exit_code: another number than 0 means that the run failed."""

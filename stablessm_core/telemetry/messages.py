@@ -43,12 +43,14 @@ class TruncateMessage:
 
 @dataclass(frozen=True)
 class EndMessage:
-    """How an attempt ended: a final status, or "queued" if another attempt will resume the run."""
+    """How an attempt ended: a final status, or "queued" if another attempt will resume the run. ended_at: when the program ended,
+    in epoch seconds, if it ended before this message was made."""
 
     status: str
     reason: str
     result: dict[str, Any] | None = None
     divergence: dict[str, Any] | None = None
+    ended_at: float | None = None
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,8 @@ def to_bytes(message: TelemetryMessage) -> bytes:
         }
     else:
         fields = asdict(message)
+        if isinstance(message, EndMessage) and message.ended_at is None:
+            del fields["ended_at"]  # earlier versions refuse the field
     head = json.dumps({"kind": _SPELLED[type(message)], **fields}).encode()  # Python's json module supports NaN and infinities
     return b"".join((struct.pack("<I", len(head)), head, *payloads))
 

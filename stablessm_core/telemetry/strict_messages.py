@@ -27,6 +27,7 @@ from stablessm_core.telemetry.nonfinite import NONFINITE
 from stablessm_core.telemetry.series import SO_FAR, SeriesSpec
 from stablessm_core.telemetry.statuses import FINAL
 
+LAST_TIME = 1e11  # epoch seconds
 MAX_STEP = 2**53 - 1  # JavaScript reads larger integers inexactly
 MAX_HEAD_BYTES = 1 << 20
 MAX_BLOCKS = 8192  # blocks in a body
@@ -305,7 +306,7 @@ def _truncate(head: dict[str, Any]) -> TruncateMessage:
 
 
 def _end(head: dict[str, Any]) -> EndMessage:
-    fields(head, "", frozenset(("status", "reason")), frozenset(("result", "divergence")))
+    fields(head, "", frozenset(("status", "reason")), frozenset(("result", "divergence", "ended_at")))
     status, result, divergence = head["status"], head.get("result"), head.get("divergence")
     if status not in FINAL:
         raise Refused("status", shown(status), ", ".join(FINAL))
@@ -323,7 +324,10 @@ def _end(head: dict[str, Any]) -> EndMessage:
             if divergence.get(name) is not None:
                 text(divergence[name], f"divergence.{name}", 200)
         _result("divergence.value", divergence.get("value"))
-    return EndMessage(status, text(head["reason"], "reason", MAX_REASON), result, divergence)
+    ended_at = head.get("ended_at")
+    if ended_at is not None:
+        ended_at = number(ended_at, "ended_at", 0, LAST_TIME)
+    return EndMessage(status, text(head["reason"], "reason", MAX_REASON), result, divergence, ended_at)
 
 
 def _metrics(head: dict[str, Any]) -> MetricsMessage:

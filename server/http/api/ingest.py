@@ -35,7 +35,7 @@ def open_reported(
         wanted.id, wanted.project, wanted.name, wanted.config, wanted.tags, how,
         None if wanted.layers is None else [layer.model_dump() for layer in wanted.layers],
         None if wanted.alerts is None else [rule.model_dump() for rule in wanted.alerts.rules],
-        wanted.resume, wanted.from_step, wanted.client_time, wanted.notes,
+        wanted.resume, wanted.from_step, wanted.client_time, wanted.notes, wanted.started_at,
     )  # fmt: skip
     with database.write() as session:
         run, new = open_run(session, opening, principal)

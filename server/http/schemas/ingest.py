@@ -93,6 +93,9 @@ class OpenRequest(Section):
     from_step: Annotated[int, Field(ge=0, le=MAX_STEP)] | None = Field(
         None, description="The last step to keep when the run continues: later steps are deleted. null keeps all steps."
     )
+    started_at: Annotated[float, Field(ge=0, le=1e11)] | None = Field(
+        None, description="When the program began, in UTC epoch seconds, if it began before this request. null: now."
+    )
     client_time: Annotated[float, Field(ge=0, le=1e11)] | None = Field(
         None, description="The program's clock, in UTC epoch seconds. Only its difference to the server's clock is reported."
     )
@@ -156,3 +159,34 @@ class RecordsAnswer(Answer):
     seq: int = Field(description="Number of the run's newest event.")
     stored_through: int = Field(description="The last stored step.")
     stop_requested: bool = Field(description="True if somebody asked the run to stop. The program decides what it does.")
+
+
+class DifferenceAnswer(Answer):
+    """A value that is not the stored value of its step."""
+
+    step: int
+    name: str
+    stored: float | str = Field(description="The value in the run. NaN and the infinities are texts.")
+    given: float | str = Field(description="The value in the records.")
+
+
+class CompareAnswer(Answer):
+    """How records differ from what is stored of a run."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "run_id": 12, "url": "/runs/12", "names": [], "differing": 1, "unknown": 0, "last_step": 640,
+                    "first": [{"step": 3, "name": "train/loss", "stored": 0.5, "given": 0.7}],
+                }
+            ]
+        }
+    )  # fmt: skip
+    run_id: int | None = Field(description="null if the id is unknown.")
+    url: str | None = Field(description="The run's page.")
+    names: list[str] = Field(description="The run's series, if the body has no records.")
+    differing: int = Field(description="Values that are not the stored values of their steps.")
+    first: list[DifferenceAnswer] = Field(description="The first 100 of them.")
+    unknown: int = Field(description="Steps between the first and the last given one that are stored and were not given.")
+    last_step: int = Field(description="The last stored step of the given names; -1 if there is none.")

@@ -38,7 +38,8 @@ SUBMITTING = {
     ("POST", "/api/views"), ("POST", "/new"), ("POST", "/new/check"), ("DELETE", "/api/views/1"),
     ("POST", "/api/silences"), ("DELETE", "/api/silences/1"),
 }  # fmt: skip
-REPORTING = {("POST", "/api/ingest/runs"), ("POST", "/api/ingest/runs/1/records")}  # `ingest`, which `submit` includes
+# `ingest`, which `submit` includes
+REPORTING = {("POST", f"/api/ingest/runs{more}") for more in ("", "/1/records", "/1/compare")}
 ADMINISTRATION = ("/api/imports", "/api/tokens", "/api/users", "/api/audit", "/api/webhooks", "/access", "/webhooks")
 ORIGIN = {"Origin": "http://127.0.0.1:8000"}
 

@@ -308,7 +308,7 @@ def test_series_are_exported_as_files(served_dir: Path, sqlite: Database, tmp_pa
     done = run(served_dir, "export", "1", "-o", str(tmp_path / "out"))
     assert done.exit_code == 0, done.output
     assert {p.name for p in (tmp_path / "out").iterdir()} == {
-        "run.json", "train-loss.csv", "ssm-0-grad_over_weight.csv", "ssm-0-weight.csv", "ssm-0-eigenvalue.csv",
+        "run.json", "series.json", "train-loss.csv", "ssm-0-grad_over_weight.csv", "ssm-0-weight.csv", "ssm-0-eigenvalue.csv",
         "ssm-0-boundary_distance.csv", "ssm-0-relative_step.csv", "ssm-0-overflow_budget.csv",
     }  # fmt: skip
     assert len((tmp_path / "out" / "train-loss.csv").read_text().splitlines()) == 26

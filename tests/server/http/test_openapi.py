@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[3]
 CONTRACT = {
     "/api/ingest/runs": "post",
     "/api/ingest/runs/{run_id}/records": "post",
+    "/api/ingest/runs/{id}/compare": "post",
     "/api/runs": "get post",
     "/api/runs/{run_id}": "get patch delete",
     "/api/runs/{run_id}/restore": "post",

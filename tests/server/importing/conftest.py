@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
+
+from server.database.connection import Database
+from tests.server.http_service import BEARER, running
 
 SAMPLES = Path(__file__).parent / "samples"
 
@@ -30,3 +35,10 @@ def samples(_unpacked: Path, tmp_path: Path) -> Path:
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_bytes(path.read_bytes())
     return folder
+
+
+@pytest.fixture
+def server(sqlite: Database, tmp_path: Path) -> Iterator[httpx.Client]:
+    """A running server, which the environment names."""
+    with running(sqlite.url, tmp_path) as (address, _), httpx.Client(base_url=address, headers=BEARER, timeout=60) as client:
+        yield client

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
+from server.importing.crc32c import masked_crc32c
 from server.importing.found_run import FoundRun
 from server.importing.sources import find_sources
 from tests.server.importing.samples.write import ACCURACY, LOSS, STEPS
@@ -36,3 +37,23 @@ def spelled(steps: list[int], values: list[float]) -> list[tuple[int, str]]:
 
 LOSSES, ACCURACIES = spelled(STEPS, LOSS), spelled(STEPS, ACCURACY)
 UNSIGNED = spelled(STEPS, [value or 0.0 for value in LOSS])  # SQLite keeps no -0.0
+
+
+def write_events(path: Path, events: list[tuple[int, float]], tag: str = "loss", *, at: float = 1_700_000_000.0) -> Path:
+    """Write an event file as TensorBoard's writers do: a first event with the time, then one for each step and value."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    records = [b"\x09" + struct.pack("<d", at) + b"\x1a\x0dbrain.Event:2"]
+    for step, number in events:
+        value = b"\x0a" + bytes([len(tag)]) + tag.encode() + b"\x15" + struct.pack("<f", number)
+        summary = b"\x0a" + bytes([len(value)]) + value
+        event = b"\x09" + struct.pack("<d", at + 1 + step) + b"\x10" + bytes([step]) + b"\x2a" + bytes([len(summary)]) + summary
+        records.append(event)
+    path.write_bytes(b"".join(map(record_of, records)))
+    return path
+
+
+def record_of(data: bytes) -> bytes:
+    """The record of a TFRecord file."""
+    length = struct.pack("<Q", len(data))
+    checksums = [struct.pack("<I", masked_crc32c(part)) for part in (length, data)]
+    return length + checksums[0] + data + checksums[1]

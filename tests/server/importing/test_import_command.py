@@ -10,55 +10,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from server.cli import imports
 from server.cli.main import main
-from server.database.connection import Database
-from tests.server.http_service import BEARER, TOKEN, running
+from tests.server.http_service import TOKEN
+from tests.server.importing.command import run, stored
 from tests.server.importing.reading import ACCURACIES, LOSSES, UNSIGNED, spelled
 from tests.server.importing.samples.write import CONFIG, UNICODE
 
 pytestmark = [pytest.mark.slow]
-KEPT = (
-    "id", "kind", "project", "name", "status", "status_reason", "attempt", "step", "tags", "notes", "reported_config",
-    "finished_at",
-)  # fmt: skip
-
-
-@pytest.fixture
-def server(sqlite: Database, tmp_path: Path) -> Iterator[httpx.Client]:
-    """A running server, which the environment names."""
-    with running(sqlite.url, tmp_path) as (address, _), httpx.Client(base_url=address, headers=BEARER, timeout=60) as client:
-        yield client
-
-
-def run(server: httpx.Client, *arguments: str | Path, token: str = TOKEN) -> Result:
-    environment = {"STABLESSM_URL": str(server.base_url).rstrip("/"), "STABLESSM_TOKEN": token}
-    return CliRunner().invoke(main, ["import", *map(str, arguments)], env=environment, catch_exceptions=False)
-
-
-def stored(server: httpx.Client) -> list[dict[str, Any]]:
-    """All runs with their numbers, oldest first."""
-    runs = sorted(server.get("/api/runs", params={"limit": 100}).json()["runs"], key=lambda one: one["id"])
-    whole = [server.get(f"/api/runs/{one['id']}").json() for one in runs]
-    found = [{name: one[name] for name in KEPT} for one in whole]
-    for one in found:
-        named = server.get(f"/api/runs/{one['id']}/metrics").json()
-        one["seq"] = named["seq"]
-        one["numbers"] = {}
-        for metric in named["metrics"]:
-            # JSON spells -0.0 as -0, which Python reads as a whole number
-            rows = server.get(f"/api/runs/{one['id']}/series/{metric['name']}", params={"download": True, "format": "csv"}).text
-            points = [line.split(",") for line in rows.splitlines()[1:]]
-            one["numbers"][metric["name"]] = spelled([int(step) for step, _ in points], [float(value) for _, value in points])
-    return found
 
 
 def test_every_sample_becomes_a_reported_run_and_repeating_adds_nothing(server: httpx.Client, samples: Path) -> None:

@@ -88,3 +88,11 @@ def test_housekeeping_applies_retention_and_purges_in_the_background(database: D
             left = [run.id for run in session.query(Run)]
     housekeeping.close(60)
     assert left == [runs[0]]
+
+
+def test_a_run_of_the_past_counts_from_its_import(database: Database, tmp_path: Path, runs: list[int]) -> None:
+    with database.write() as session:
+        session.get_one(Run, runs[2]).kind = "reported"  # it ended 4 days ago and came now
+    chosen = settings(database, tmp_path, retention_days=3)
+    with database.read() as session:
+        assert runs[2] not in [run.run_id for run in plan(session, chosen)]
