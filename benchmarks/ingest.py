@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.service import POSTGRES, Serving, machine, new_database, percentiles, serving
+from stablessm_core.report.frames import CONTENT_TYPE, pack
+from stablessm_core.report.messages import CatalogueMessage, to_bytes
 from stablessm_core.telemetry.blocks import Block, LevelBuilder
 from stablessm_core.telemetry.forms import Form
-from stablessm_core.telemetry.frames import CONTENT_TYPE, pack
-from stablessm_core.telemetry.messages import CatalogueMessage, to_bytes
 from stablessm_core.telemetry.series import SCALARS, TRAIN_LOSS, SeriesSpec, layer_catalogue, layer_group, scalar
 from stablessm_core.telemetry.sink import Flush
 

@@ -11,13 +11,13 @@ import numpy as np
 
 from server.importing.found_run import FoundRun, Unreadable
 from stablessm_core.outside.metrics import RECORD_BYTES, VALUE_BYTES
-from stablessm_core.outside.offline import frame
-from stablessm_core.outside.sync import persist, send_frames
-from stablessm_core.outside.uplink import Frames, Opened, Refused, Server
+from stablessm_core.report.frames import frame
+from stablessm_core.report.link import Frames, Opened, Refused, Server
+from stablessm_core.report.messages import EndMessage, MetricsMessage, to_bytes
+from stablessm_core.report.sync import persist, send_frames
 from stablessm_core.spec.suggestions import did_you_mean, listed
 from stablessm_core.telemetry.free_json import Refused as WrongJson
 from stablessm_core.telemetry.free_json import check_json
-from stablessm_core.telemetry.messages import EndMessage, MetricsMessage, to_bytes
 from stablessm_core.telemetry.metrics import MAX_METRICS, MAX_STEPS, MAX_VALUES
 from stablessm_core.telemetry.nonfinite import json_safe
 from stablessm_core.telemetry.series import TRAIN_LOSS

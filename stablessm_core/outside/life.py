@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 from stablessm_core.outside.arguments import Arguments
 from stablessm_core.outside.endings import ENDINGS
 from stablessm_core.outside.metrics import Logged, messages_of
-from stablessm_core.outside.offline import SUFFIX, Outbox
 from stablessm_core.outside.sink import OutsideSink
-from stablessm_core.outside.uplink import Uplink
+from stablessm_core.report.link import Uplink
+from stablessm_core.report.messages import EndMessage
+from stablessm_core.report.outbox import SUFFIX, Outbox
 from stablessm_core.telemetry.detectors.alert import Alert
-from stablessm_core.telemetry.messages import EndMessage
 from stablessm_core.telemetry.series import TRAIN_LOSS
 from stablessm_core.telemetry.sink import Flush
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
-from stablessm_core.telemetry.messages import MetricsMessage
+from stablessm_core.report.messages import MetricsMessage
 from stablessm_core.telemetry.metrics import LAST_STEP, MAX_METRICS, MAX_STEPS, MAX_VALUES, name_error
 
 Logged = tuple[int, dict[str, Any]]

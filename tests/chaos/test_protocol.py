@@ -19,13 +19,14 @@ from server.database.fence import LeaseLost
 from server.database.models import AlertRow, BlockRow, CheckpointRow, Run, Transition
 from server.lifecycle import transitions as lifecycle
 from server.lifecycle.lost_runs import LostRunReaper
-from server.series.recording import store_checkpoint, store_flush, truncate
+from server.series.recording import store_checkpoint
 from stablessm_core.spec.config import parse_config
 from stablessm_core.telemetry.blocks import Block, decode
 from stablessm_core.telemetry.detectors import KINDS, AlertKind
 from stablessm_core.telemetry.detectors.raised_elsewhere import TRAINER_CRASHED, WORKER_LOST
 from stablessm_core.telemetry.series import SCALARS, TRAIN_LOSS
 from stablessm_core.telemetry.statuses import FINAL
+from tests.server.storing import store_flush, truncate
 
 pytestmark = [pytest.mark.both_engines, pytest.mark.long]
 

@@ -10,12 +10,14 @@ from fastapi import APIRouter, Header, Request, Response
 
 from server.errors import Invalid
 from server.http.api.deps import DatabaseDep, PrincipalDep, SettingsDep
-from server.http.schemas.ingest import OpenAnswer, OpenRequest, RecordsAnswer
+from server.http.schemas.ingest import OpenAnswer, RecordsAnswer
 from server.http.schemas.runs import RunId
-from server.lifecycle.opening import Opening, open_run
-from server.lifecycle.reports import Reports
+from server.ingest.opening import Opening, open_run
+from server.ingest.records import read_records
+from server.ingest.reports import Reports
+from server.ingest.schemas import OpenRequest
 from server.series.encoding import dumps, json_response
-from stablessm_core.telemetry.frames import CONTENT_TYPE, LIMITS, BadFrame, read_records
+from stablessm_core.report.frames import CONTENT_TYPE, LIMITS, BadFrame
 from stablessm_core.telemetry.how import How
 
 router = APIRouter(prefix="/api/ingest/runs", tags=["ingest"])

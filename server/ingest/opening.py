@@ -14,9 +14,9 @@ from server.access.tokens import Principal
 from server.database.fence import add_transition, insert_into
 from server.database.models import Run
 from server.errors import EXISTS, Conflict, NotFound
+from server.ingest.reports import check_reporter
 from server.lifecycle.quotas import check_bytes
 from server.lifecycle.reported import REPORTED
-from server.lifecycle.reports import check_reporter
 from server.series.recording import delete_steps
 from stablessm_core.telemetry.statuses import FINAL
 
