@@ -59,21 +59,26 @@ class Columns:
 class StoredPlaces:
     """What is stored of a run, so far as the next block depends on it.
 
-    seq: the number of the run's newest event when this was read. last_steps, points: keyed by (group, level).
+    seq: the number of the run's newest event when this was read. last_steps, points: keyed by (group, level). catalogue: for the
+    built-in alerts (server.ingest.alerts), once it was read. own_alerts: True if the program computes its alerts itself.
     """
 
     seq: int
     columns: Columns = field(default_factory=Columns)
     last_steps: dict[tuple[str, int], int] = field(default_factory=dict)
     points: dict[tuple[str, int], int] = field(default_factory=dict)
+    catalogue: Any = None
+    own_alerts: bool = False
 
     def read(self, session: Session, run_id: int) -> None:
         """Read the run's catalogue and steps again."""
+        self.own_alerts = False
         self.read_catalogue(session, run_id)
         self.read_steps(session, run_id)
 
     def read_catalogue(self, session: Session, run_id: int) -> None:
         """Read the run's catalogue again."""
+        self.catalogue = None
         columns = SeriesRow.__table__.c
         rows = select(*(columns[name] for name in _CATALOGUE)).where(columns.run_id == run_id)
         self.columns = Columns(session.execute(rows).mappings())

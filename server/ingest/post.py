@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 
 from server.database.fence import LeaseLost
 from server.database.models import Run, SeriesRow
+from server.ingest.alerts import Catalogue, built_in_alerts, computes_alerts, last_alerts
 from server.ingest.blocks import PlacesCache, StoredPlaces
 from server.lifecycle import transitions as lifecycle
 from server.lifecycle.reported import REPORTED, found
@@ -35,6 +36,7 @@ from stablessm_core.report.messages import (
     TruncateMessage,
 )
 from stablessm_core.telemetry.blocks import PackedBlock, packed
+from stablessm_core.telemetry.detectors import Alert
 from stablessm_core.telemetry.free_json import Refused
 from stablessm_core.telemetry.limits import MAX_COLUMNS
 from stablessm_core.telemetry.metrics import MAX_METRICS, METRIC_GROUPS
@@ -157,9 +159,22 @@ class Post:
 
     def _insert(self, flushes: list[Flush], blocks: list[PackedBlock]) -> None:
         if flushes:
-            raised = block_alerts(self.session, self._row(), blocks) if self._rules else []
+            raised = self._alerts(flushes, blocks) if self._reported else []
             self._state = insert_event(self.session, self.run_id, self.attempt, blocks, flushes, raised, late=self._late)
             self._untouched = False
+
+    def _alerts(self, flushes: Sequence[Flush], blocks: Sequence[PackedBlock]) -> list[Alert]:
+        """The alerts that the server raises: those of the run's rules, and the built-in ones if the program computes none."""
+        raised = block_alerts(self.session, self._row(), blocks) if self._rules else []
+        known = self._known()
+        if known.own_alerts:
+            return raised
+        run = self._row()
+        if known.catalogue is None:
+            known.catalogue = Catalogue(self.session, run)
+        found = built_in_alerts(self.session, run, known.catalogue, flushes, blocks)
+        known.own_alerts = found is None
+        return raised + (found or [])
 
     def _apply(self, message: TelemetryMessage, rest: Sequence[TelemetryMessage]) -> None:
         self._state, self._untouched = None, False
@@ -167,11 +182,16 @@ class Post:
             case CatalogueMessage():
                 self._add_series(message.series)
             case EnvironmentMessage():
-                self._row().environment = message.facts
+                run = self._row()
+                if computes_alerts(run.environment) != computes_alerts(message.facts):
+                    run.detector_state, self._known().own_alerts = None, False
+                run.environment = message.facts
             case TruncateMessage():
                 self._take_back(message, [one for one in rest if isinstance(one, Flush)])
                 self._known().read_steps(self.session, self.run_id)
             case EndMessage() if not self._late:
+                if raised := last_alerts(self.session, run := self._row()):
+                    insert_event(self.session, self.run_id, self.attempt, [], [Flush([], raised, run.step, None)])
                 end = (message.status, message.reason, message.result, message.divergence)
                 lifecycle.finish(self.session, self.run_id, self.attempt, *end)
                 self._late = True

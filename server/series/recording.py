@@ -255,6 +255,8 @@ def delete_steps(session: Session, run_id: int, from_step: int) -> bool:
         refresh_last_values(session, run_id)
         if (run := session.get(Run, run_id)) is not None:
             forget_steps(run, from_step)
+        known = update(Run).where(Run.id == run_id, func.length(Run.detector_state) > 0).values(detector_state=None)
+        session.execute(known.execution_options(synchronize_session=False))
     return bool(straddling or removed)
 
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from stablessm_core.outside.columns import Columns, OutsideReader, WatchedLayer
+from stablessm_core.outside.columns import Columns, WatchedLayer
 from stablessm_core.outside.hook import OptimizerFinder, StepHooks
 from stablessm_core.outside.modules import Layer
 from stablessm_core.outside.rows import StagedRow
@@ -30,6 +30,7 @@ from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.detectors import Detectors
 from stablessm_core.telemetry.detectors.registry import THRESHOLDS
 from stablessm_core.telemetry.detectors.steps import Steps, steps_of
+from stablessm_core.telemetry.reported_rows import OutsideReader
 from stablessm_core.watch.flusher import Expansion
 from stablessm_core.watch.recorder import Recorder
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stablessm_core.report.messages import EnvironmentMessage, TelemetryMessage, catalogues, parts, to_bytes
+from stablessm_core.report.messages import COMPUTES_ALERTS, EnvironmentMessage, TelemetryMessage, catalogues, parts, to_bytes
 from stablessm_core.report.outbox import Outbox
 from stablessm_core.telemetry.series import SeriesSpec
 from stablessm_core.telemetry.sink import Flush
@@ -23,7 +23,7 @@ class OutsideSink:
         self._outbox.append(to_bytes(message))
 
     def open(self, series: list[SeriesSpec]) -> None:
-        self.put(EnvironmentMessage(self.facts))
+        self.put(EnvironmentMessage(self.facts | {COMPUTES_ALERTS: True}))
         for message in catalogues(series):
             self.put(message)
 

@@ -20,6 +20,8 @@ from stablessm_core.telemetry.limits import MAX_COLUMNS, MAX_RECORD_SERIES
 from stablessm_core.telemetry.series import SeriesSpec
 from stablessm_core.telemetry.sink import Flush
 
+# the fact with which a program says that it computes the built-in alerts itself, so that the server does not
+COMPUTES_ALERTS = "computes_alerts"
 # a part of a flush has at most so many bytes of numbers, alerts and blocks, and a block so many points: see `parts`
 PART_BYTES, PART_ALERTS, PART_BLOCKS, PART_POINTS = 2 << 20, 200, 1024, 4096
 
