@@ -18,13 +18,13 @@ from stablessm_core.report.sync import persist, send_frames
 from stablessm_core.spec.suggestions import did_you_mean, listed
 from stablessm_core.telemetry.free_json import Refused as WrongJson
 from stablessm_core.telemetry.free_json import check_json
+from stablessm_core.telemetry.limits import MAX_NOTES, MAX_REASON, MAX_RUN_NAME, MAX_TAG, MAX_TAGS
 from stablessm_core.telemetry.metrics import MAX_METRICS, MAX_STEPS, MAX_VALUES
 from stablessm_core.telemetry.nonfinite import json_safe
 from stablessm_core.telemetry.series import TRAIN_LOSS
 
 OBVIOUS = (TRAIN_LOSS, "train_loss", "train.loss", "train-loss", "loss/train", "training_loss", "loss")  # the first one counts
 POST_BYTES = 512 << 10
-MAX_NAME, MAX_TAGS, MAX_TAG, MAX_NOTES, MAX_REASON = 200, 20, 50, 20_000, 2000  # characters, and tags
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def opening(run: FoundRun, project: str, tags: list[str]) -> dict[str, Any]:
     return {
         "id": run.id(project),
         "project": project,
-        "name": _clean(run.name)[:MAX_NAME] or None,
+        "name": _clean(run.name)[:MAX_RUN_NAME] or None,
         "config": _config(run),
         "tags": list(dict.fromkeys(tag for one in (*tags, *run.tags) if (tag := _clean(one)[:MAX_TAG])))[:MAX_TAGS],
         "notes": _clean(notes, "\n\t")[:MAX_NOTES],

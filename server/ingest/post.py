@@ -38,7 +38,6 @@ from stablessm_core.report.messages import (
 from stablessm_core.telemetry.blocks import PackedBlock, packed
 from stablessm_core.telemetry.detectors import Alert
 from stablessm_core.telemetry.free_json import Refused
-from stablessm_core.telemetry.limits import MAX_COLUMNS
 from stablessm_core.telemetry.metrics import MAX_METRICS, METRIC_GROUPS
 from stablessm_core.telemetry.series import LAYER_GROUPS, SeriesSpec, source_group
 from stablessm_core.telemetry.sink import Flush
@@ -226,8 +225,6 @@ class Post:
         rows = [dict(row) for row in self.session.execute(select(*columns).where(SeriesRow.run_id == self.run_id)).mappings()]
         if (problem := catalogue_problem(rows)) is not None:
             raise Refused("series", f"impossible: {problem}", "series that fit together")
-        if (total := sum(row["width"] for row in rows)) > MAX_COLUMNS:
-            raise Refused("series", f"{total:,} columns", f"at most {MAX_COLUMNS:,} columns in a run")
         scalars = sum(row["width"] for row in rows if not row["group_name"].startswith(RECORDED_APART))
         if scalars > MAX_METRICS:
             raise Refused("series", f"{scalars:,} columns of scalars", f"at most {MAX_METRICS:,} outside the layers")

@@ -295,8 +295,12 @@ class BlockRecord(Record):
             raise not_allowed("stride", f"{self.stride:,}", f"multiples of {bucket:,} at level {self.level}")
         shape = self.shape
         whole = isinstance(shape, list) and all(type(n) is int for n in shape) and len(shape) == 2 + len(inner)
-        if not whole or shape[1:-1] != inner or not (1 <= shape[0] <= most.MAX_COLUMNS and 1 <= shape[-1] <= most.MAX_POINTS):
-            allowed = f"[columns, {''.join(f'{n}, ' for n in inner)}points], at most {most.MAX_POINTS:,} points"
+        if (
+            not whole
+            or shape[1:-1] != inner
+            or not (1 <= shape[0] <= most.MAX_COLUMNS and 1 <= shape[-1] <= most.MAX_BLOCK_POINTS)
+        ):
+            allowed = f"[columns, {''.join(f'{n}, ' for n in inner)}points], at most {most.MAX_BLOCK_POINTS:,} points"
             raise not_allowed("shape", f"{shown(shape)}: {str(shape)[:60]}", allowed)
         if self.first_step + shape[-1] * self.stride - self.stride // bucket > most.MAX_STEP:
             raise not_allowed("first_step", f"{self.first_step:,}", f"a block that ends before step {most.MAX_STEP + 1:,}")

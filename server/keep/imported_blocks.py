@@ -15,15 +15,13 @@ import numpy as np
 from server.ingest.blocks import Columns
 from server.keep.archive import ArchiveError
 from server.keep.imported_records import MAX_TRAINED_STEP
-from server.series.compaction import POINTS
 from stablessm_core.telemetry.blocks import BUCKET, LEVELS, STATS, decode
-from stablessm_core.telemetry.limits import MAX_STEP, MAX_UNCOVERED
+from stablessm_core.telemetry.limits import MAX_BLOCK_POINTS, MAX_STEP, MAX_UNCOVERED
 from stablessm_core.telemetry.merged_payloads import pieces_of
 from stablessm_core.telemetry.metrics import is_metric_group
 from stablessm_core.telemetry.scattered import scattered_places
 from stablessm_core.telemetry.series import source_group
 
-MAX_POINTS = 2 * POINTS  # points of a block. Readers decode a block again for every 4,096 steps that they read.
 MAX_LOGGED = 1 << 24  # points of a group of free metrics, which has no coarser level
 Row = dict[str, Any]
 
@@ -79,8 +77,8 @@ class BlockCheck:
         count, stride = row["point_count"], row["stride"]
         if not 0 <= level <= LEVELS:
             raise refuse("level", f"0 to {LEVELS}")
-        if not 1 <= count <= MAX_POINTS:
-            raise refuse("point_count", f"1 to {MAX_POINTS:,} points in a block")
+        if not 1 <= count <= MAX_BLOCK_POINTS:
+            raise refuse("point_count", f"1 to {MAX_BLOCK_POINTS:,} points in a block")
         size = BUCKET**level
         if not 1 <= stride <= self._most or stride % size:
             raise refuse("stride", f"1 to {self._most:,}, a multiple of {size:,}")
@@ -102,8 +100,8 @@ class BlockCheck:
     def _check_metrics(self, name: str, row: Row, payload: bytes, refuse: Any) -> None:
         """Check a block of free metrics, whose steps and event numbers are in its payload."""
         group, count, columns = row["group_name"], row["point_count"], row["column_count"]
-        if row["level"] != 0 or row["stride"] != 1 or not 1 <= count <= MAX_POINTS:
-            raise refuse("point_count", f"1 to {MAX_POINTS:,} points at level 0 with stride 1")
+        if row["level"] != 0 or row["stride"] != 1 or not 1 <= count <= MAX_BLOCK_POINTS:
+            raise refuse("point_count", f"1 to {MAX_BLOCK_POINTS:,} points at level 0 with stride 1")
         least = self._columns.counts.get((group, True))
         if least is None or columns < least:
             raise refuse("column_count", f"at least {least or 1:,}, in a group of the catalogue")

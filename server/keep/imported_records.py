@@ -28,13 +28,13 @@ from server.ingest.schemas import (
 )
 from server.keep.archive import ArchiveError
 from server.lifecycle.autopsy_findings import StoredFindings
-from server.series.catalogue_rules import MAX_COLUMNS, catalogue_problem, name_problem
+from server.series.catalogue_rules import catalogue_problem, name_problem
 from stablessm_core.spec.alert_rules import RuleList
 from stablessm_core.spec.config import Name
 from stablessm_core.spec.errors import describe_errors
 from stablessm_core.spec.section import Text
 from stablessm_core.telemetry.detectors import Severity
-from stablessm_core.telemetry.limits import GROUP, MAX_NAME, NAME
+from stablessm_core.telemetry.limits import GROUP, MAX_NAME, MAX_RUN_COLUMNS, NAME
 from stablessm_core.telemetry.metrics import METRIC_GROUPS, is_metric_group, name_error
 from stablessm_core.telemetry.statuses import AT_REST, LOST, Status
 
@@ -130,7 +130,7 @@ class StoredSeries(Record):
 
     name: Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
     group_name: Annotated[str, Field(pattern=f"^{GROUP.pattern}$")]
-    column_offset: Annotated[int, Field(ge=0, lt=MAX_COLUMNS)]
+    column_offset: Annotated[int, Field(ge=0, lt=MAX_RUN_COLUMNS)]
     width: Width
     unit: str
     derived: bool

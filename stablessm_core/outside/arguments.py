@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from stablessm_core.outside.options import DEFAULTS, RunOptions
-from stablessm_core.telemetry.free_json import check_json
+from stablessm_core.telemetry.free_json import MAX_JSON_BYTES, check_json
+from stablessm_core.telemetry.limits import MAX_NOTES, MAX_RUN_NAME, MAX_TAG, MAX_TAGS
 from stablessm_core.telemetry.nonfinite import json_safe
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 Mode = Literal["online", "offline", "disabled"]
 MODES = ("online", "offline", "disabled")
 RESUMES = ("never", "allow", "must")
-MAX_CONFIG_BYTES, MAX_NAME, MAX_TAGS, MAX_TAG = 64 << 10, 200, 20, 50
-MAX_NOTES = 20_000  # characters
 DEFAULT_DIR = "stablessm-runs"
 
 
@@ -101,8 +100,8 @@ def _text(name: str, value: Any) -> str | None:
 
 def _short(name: str, value: Any) -> str | None:
     found = _text(name, value)
-    if found is not None and (len(found) > MAX_NAME or not (found == "" or found.isprintable())):
-        raise ValueError(f"{name} is {found[:40]!r}...; at most {MAX_NAME} printable characters are allowed")
+    if found is not None and (len(found) > MAX_RUN_NAME or not (found == "" or found.isprintable())):
+        raise ValueError(f"{name} is {found[:40]!r}...; at most {MAX_RUN_NAME} printable characters are allowed")
     return found
 
 
@@ -141,7 +140,7 @@ def _count(name: str, value: Any, least: int) -> int:
 
 
 def plain_config(config: Any) -> dict[str, Any]:
-    """The configuration as plain JSON. Raises TypeError or ValueError if it cannot be that, or has more than MAX_CONFIG_BYTES."""
+    """The configuration as plain JSON. Raises TypeError or ValueError if it cannot be that, or has more than MAX_JSON_BYTES."""
     if config is None:
         return {}
     if not isinstance(config, Mapping):
@@ -153,8 +152,8 @@ def plain_config(config: Any) -> dict[str, Any]:
     except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"config cannot be written as JSON: {error}") from None
     size = len(json.dumps(plain, separators=(",", ":"), ensure_ascii=False).encode(errors="replace"))
-    if size > MAX_CONFIG_BYTES:
-        raise ValueError(f"config has {size:,} bytes as JSON; at most {MAX_CONFIG_BYTES:,} are allowed")
+    if size > MAX_JSON_BYTES:
+        raise ValueError(f"config has {size:,} bytes as JSON; at most {MAX_JSON_BYTES:,} are allowed")
     check_json(plain, "config")
     found: dict[str, Any] = plain
     return found

@@ -15,12 +15,11 @@ from stablessm_core.outside.options import RunOptions, list_options
 from stablessm_core.outside.start import begin_without_model, is_rank_0_of_environment
 from stablessm_core.outside.wandb_missing import missing_name, tell
 from stablessm_core.outside.wandb_run import WandbRun
+from stablessm_core.telemetry.limits import MAX_TAG
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-
-MAX_TAG = 50
 IGNORED = frozenset({
     "allow_val_change", "anonymous", "force", "fork_from", "magic", "monitor_gym", "resume_from", "save_code", "settings",
     "sync_tensorboard", "tensorboard",

@@ -16,14 +16,14 @@ import numpy as np
 
 from stablessm_core.telemetry.blocks import Block, PackedBlock, packed
 from stablessm_core.telemetry.detectors import Alert
-from stablessm_core.telemetry.limits import MAX_COLUMNS, MAX_RECORD_SERIES
+from stablessm_core.telemetry.limits import MAX_BLOCK_POINTS, MAX_COLUMNS, MAX_RECORD_SERIES
 from stablessm_core.telemetry.series import SeriesSpec
 from stablessm_core.telemetry.sink import Flush
 
 # the fact with which a program says that it computes the built-in alerts itself, so that the server does not
 COMPUTES_ALERTS = "computes_alerts"
-# a part of a flush has at most so many bytes of numbers, alerts and blocks, and a block so many points: see `parts`
-PART_BYTES, PART_ALERTS, PART_BLOCKS, PART_POINTS = 2 << 20, 200, 1024, 4096
+# a part of a flush has at most so many bytes of numbers, alerts and blocks: see `parts`
+PART_BYTES, PART_ALERTS, PART_BLOCKS = 2 << 20, 200, 1024
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def parts(flush: Flush) -> Iterator[Flush]:
 
 def _pieces(block: Block | PackedBlock) -> Iterator[Block | PackedBlock]:
     """The block in pieces of at most PART_BYTES, unless one point is larger."""
-    points = min(PART_POINTS, max(1, PART_BYTES // max(1, block.nbytes // max(1, block.point_count))))
+    points = min(MAX_BLOCK_POINTS, max(1, PART_BYTES // max(1, block.nbytes // max(1, block.point_count))))
     if block.point_count <= points:
         yield block
         return

@@ -23,13 +23,13 @@ MAX_RESULTS, MAX_RESULT_NAME = 100, 100
 # the catalogue
 MAX_NAME, MAX_GROUP, MAX_UNIT, MAX_MEANING, MAX_FORM_NAME = 120, 60, 20, 1000, 40
 MAX_WIDTH = 1 << 20  # columns of one series
-MAX_COLUMNS = 1 << 20  # columns of a run, and of a block
-MAX_RECORD_SERIES = 4096  # series in one record
+MAX_COLUMNS, MAX_RECORD_SERIES = 1 << 20, 4096  # columns of a block, and columns and series of one record
+MAX_RUN_COLUMNS, MAX_RUN_SERIES = 1 << 22, 10_000
 NAME = re.compile(r"[!-~]([ -~]*[!-~])?")
 GROUP = re.compile(r"[!#-\[\]-~]+")  # without " and \, which mean something in the paths of SQLite
 
 # blocks
-MAX_POINTS = 8192  # points or buckets in one block
+MAX_BLOCK_POINTS = 4096  # points or buckets in one block: readers decode a block again for every 4,096 steps that they read
 MAX_BLOCK_BYTES = 16 << 20  # one block after decompression
 MAX_WINDOW_BYTES = 16 << 20  # what zstd may need to remember while it decompresses
 MAX_UNCOVERED = 1 << 18  # points of a level that the level above does not cover: a page reads all of them at once
