@@ -13,7 +13,9 @@ Importing this package does not import torch, and imports nothing that takes tim
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from stablessm_core import __version__
@@ -73,11 +75,29 @@ def log_only(**options: Unpack[RunOptions]) -> Run:
 
 def __getattr__(name: str) -> Any:
     """The names of W&B, for `import stablessm as wandb`: `init`, `log`, `config` and so on."""
-    if name.startswith("__"):
+    if name.startswith("_"):
+        raise AttributeError(f"module 'stablessm' has no attribute {name!r}")
+    from stablessm_core.outside.wandb_missing import is_asked_for
+
+    if not is_asked_for(sys._getframe(1)):
         raise AttributeError(f"module 'stablessm' has no attribute {name!r}")
     from stablessm_core.outside.wandb_names import find_name
 
     return find_name(name)
+
+
+class _Module(ModuleType):
+    """This module, in which `stablessm.config = {...}` changes the configuration of the run."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name != "config":
+            return super().__setattr__(name, value)
+        from stablessm_core.outside.wandb_names import set_config
+
+        return set_config(value)
+
+
+sys.modules[__name__].__class__ = _Module
 
 
 def eigenvalues(

@@ -9,6 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benchmarks.warnings.mix import OPTIMIZERS
 from benchmarks.warnings.rates import Rates, rates, share
 from benchmarks.warnings.reading import ACTING, Record
@@ -16,8 +18,11 @@ from benchmarks.warnings.rows_of_run import RowsOfRun, rows_of_run
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "warnings.md"
 BEGIN, END = "<!-- mix: written by `python -m benchmarks.warnings --mix` -->", "<!-- end of mix -->"
+LOSS = "loss_over_start"
 KINDS = (*ACTING, "unstable_eigenvalue", "boundary_distance", "grad_over_weight", "dead_eigenvalues")
 ORDINARY = {"adamw": 0.03, "sgd": 0.1, "momentum": 0.03}  # the largest rate that counts as ordinary
+EXPLODED = 10.0  # loss at the end divided by the loss at the start: a run above it has exploded, although its numbers are finite
+LAST = 8  # number of last losses in the median that counts as the loss at the end
 EARLY = 3  # a run that dies at this step or before leaves almost no time for a warning
 
 
@@ -29,6 +34,7 @@ def judge(config: dict[str, Any], folder: Path | None = None) -> Record:
 def record_of(run: RowsOfRun) -> Record:
     """What the present detectors say of a run."""
     fatal, alerts = run.judge()
+    loss = run.read(run.detectors()).loss
     model, optimizer = run.config["model"], run.config["optimizer"]
     return Record(
         layer=model["layer"]["name"],
@@ -42,7 +48,7 @@ def record_of(run: RowsOfRun) -> Record:
         steps=len(run.rows),
         fatal=next((alert.tensor for alert in alerts if alert.step == fatal), None),
         alerts=[(alert.kind, alert.severity, alert.step) for alert in alerts if alert.kind in KINDS and alert.lasted == 1],
-        signals={},
+        signals={LOSS: float(np.median(loss[-LAST:]) / loss[0])} if fatal is None and loss[0] > 0 else {},
     )
 
 
@@ -61,13 +67,14 @@ def _lines(records: Sequence[Record]) -> Iterator[str]:
         f"{len(records):,} runs of {len(layers)} layers, seeds {seeds}; {len(died)} died, {early} of them at step {EARLY} or "
         f"before. {os.cpu_count()} {platform.machine()} cores, Python {platform.python_version()}, torch {version('torch')}."
     )
-    yield "\n| runs | recall | precision | lead | finished runs with a false critical alarm |\n| --- | --- | --- | --- | --- |"
+    head = "recall | precision | lead | finished runs with a false critical alarm | of these, without an exploded loss |"
+    yield f"\n| runs | {head}\n| --- | --- | --- | --- | --- | --- |"
     for name, own in _groups(records):
-        yield _row(name, _found(own))
+        yield _row(name, own)
     yield "\nThe same by kind of alert, over all runs:\n"
-    yield "| alert | recall | precision | lead | finished runs with a false critical alarm |\n| --- | --- | --- | --- | --- |"
+    yield f"| alert | {head}\n| --- | --- | --- | --- | --- | --- |"
     for kind in ACTING:
-        yield _row(f"`{kind}`", _found(records, kind))
+        yield _row(f"`{kind}`", records, kind)
     yield "\nDeaths that a critical warning announced, by layer, and the lead in steps:\n"
     yield f"| layer | {' | '.join(OPTIMIZERS)} | lead | false critical alarms |\n| --- |{' --- |' * (len(OPTIMIZERS) + 2)}"
     for layer in layers:
@@ -99,8 +106,11 @@ def _critical(kind: str | None) -> Callable[[Record], list[int]]:
     return lambda record: [step for name, severity, step in record.alerts if name == kind and severity == "critical"]
 
 
-def _row(name: str, found: Rates) -> str:
-    return f"| {name} | {found.recall} | {found.precision} | {found.lead} | {share(found.false, found.lived)} |"
+def _row(name: str, records: Sequence[Record], kind: str | None = None) -> str:
+    found, fired = _found(records, kind), _critical(kind)
+    calm = sum(not r.died and bool(fired(r)) and r.signals.get(LOSS, 0.0) <= EXPLODED for r in records)
+    alarms = f"{share(found.false, found.lived)} | {share(calm, found.lived)}"
+    return f"| {name} | {found.recall} | {found.precision} | {found.lead} | {alarms} |"
 
 
 def _caught(found: Rates) -> str:

@@ -35,7 +35,7 @@ OLD_WATCH = {"device", "torch", "python", "gradient"}  # the facts of `stablessm
 NO_EIGENVALUE = Form("none", "discrete", "none")
 MAX_STATE = 16 << 20  # bytes; the states of the groups that were posted first are forgotten
 MAX_PIECES = 256  # of the rows of one event that do not follow each other evenly; further pieces raise no alert
-SCALARS = (names.TRAIN_LOSS, names.SKIPPED, names.BATCH_NONFINITE)
+SCALARS = (names.TRAIN_LOSS, names.SKIPPED, names.SCALE, names.BATCH_NONFINITE)
 State = dict[str, dict[str, np.ndarray]]  # of the detectors of each set of groups that are posted together
 
 

@@ -31,6 +31,7 @@ from server.series.reading import SeriesData, read_points, read_series
 from stablessm_core import verdict
 from stablessm_core.spec.model import Model
 from stablessm_core.telemetry import series as names
+from stablessm_core.telemetry.assumptions import reservation
 from stablessm_core.telemetry.forms import Form, spread
 from stablessm_core.telemetry.how import how_of
 from stablessm_core.telemetry.limits import MAX_STEP
@@ -275,8 +276,15 @@ def _layers(layout: Layout, run: Run) -> list[verdict.Layer]:
         if index is None or row.group != names.layer_group(index):
             continue  # the series belongs to a further record of the layer, which has no eigenvalues
         form = layout.forms.get(row.group) if not wide else (Form.from_data(row.form) if row.form else None)
-        found.append(verdict.Layer(index, _eigenvalues(run, index, row.width) if wide else row.width, form, wide))
+        width = _eigenvalues(run, index, row.width) if wide else row.width
+        found.append(verdict.Layer(index, width, form, wide, reservation(_note(run, index))))
     return sorted(found, key=lambda layer: layer.index)
+
+
+def _note(run: Run, index: int) -> str | None:
+    """What the program of a reported run says about a layer."""
+    layers = run.layers or []
+    return layers[index].get("note") if run.kind == REPORTED and index < len(layers) else None
 
 
 def _eigenvalues(run: Run, index: int, recorded: int) -> int:

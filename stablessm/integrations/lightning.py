@@ -11,9 +11,11 @@ import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from stablessm.integrations.starting import AFTER_END, CANCELLED, WatchArguments, check, no_run, quiet, say, start
+from stablessm.integrations.starting import AFTER_END, CANCELLED, WatchArguments, check, quiet, say, start
+from stablessm_core.outside.arguments import check_arguments
 from stablessm_core.outside.endings import cause_of
 from stablessm_core.outside.run import Run
+from stablessm_core.outside.start import WatchableRun
 
 try:
     from lightning.pytorch.callbacks import Callback
@@ -35,7 +37,7 @@ class StableSSMLogger(Logger):  # type: ignore[misc]
     keep_open: the run goes on after `fit`, for `test`; it ends with `logger.run.finish()` or with the program. The other
     arguments are those of `stablessm.watch`. The Trainer fills in total_steps and from_step, and the hyperparameters are added to
     config. Raises TypeError or ValueError for a wrong argument.
-    run: the run, which does nothing before the training starts.
+    run: the run, which does nothing before the training starts. `watch` watches a module without the callback.
     """
 
     def __init__(self, *, keep_open: bool = False, **arguments: Unpack[WatchArguments]) -> None:
@@ -46,7 +48,9 @@ class StableSSMLogger(Logger):  # type: ignore[misc]
         self._hyperparameters: dict[str, Any] = {}
         self._waiting: list[Mapping[str, Any]] = []  # logged before the callback has started the run
         self._begun = self._ended = False
-        self.run = no_run()
+        self._module: Any = None  # that `watch` received before the training
+        self._layers: Any = None
+        self.run: Run = _RunBefore(self)
         self.callback = _WatchCallback(self)
 
     @property
@@ -72,6 +76,35 @@ class StableSSMLogger(Logger):  # type: ignore[misc]
 
     @rank_zero_only  # type: ignore[untyped-decorator]
     @quiet
+    def watch(self, model: Any, *_: Any, layers: Any = None, **__: Any) -> None:
+        """Watch the eigenvalues of `model`, as the callback does for the module of the Trainer. The optimizer is found at its
+        first step. layers: as in `stablessm.watch`. The other arguments of Lightning's logger for W&B (log, log_freq, log_graph)
+        are not used."""
+        if not (self._begun or self.callback.watches):
+            self._module, self._layers = model, layers
+        elif isinstance(self.run, WatchableRun):
+            self.run.watch(model, layers=layers)
+
+    @rank_zero_only  # type: ignore[untyped-decorator]
+    @quiet
+    def log_graph(self, model: Any, input_array: Any = None) -> None:
+        """Lightning calls this when a training starts, after the hyperparameters are known. A watched module is watched now."""
+        if self._module is not None and not self.callback.starts:
+            self._begin_alone()
+
+    def _begin_alone(self) -> None:
+        """Start the run without the callback."""
+        if self._begun:
+            return
+        self._begun = True
+        self.run = start(self._module, None, self._given(), self._hyperparameters)
+
+    def _given(self) -> dict[str, Any]:
+        """The arguments of the logger, with the layers that `watch` received."""
+        return dict(self._arguments) | ({} if self._layers is None else {"layers": self._layers})
+
+    @rank_zero_only  # type: ignore[untyped-decorator]
+    @quiet
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         if self.callback.starts:
             self._waiting.append(metrics)
@@ -80,8 +113,7 @@ class StableSSMLogger(Logger):  # type: ignore[misc]
         elif self.callback.watches:
             self.run.log(metrics)
         else:
-            if not self._begun:
-                self._begun, self.run = True, start(None, None, self._arguments, self._hyperparameters)
+            self._begin_alone()
             self.run.log(metrics, step=None if step is None else step + 1)  # Lightning counts steps from 0
 
     @rank_zero_only  # type: ignore[untyped-decorator]
@@ -98,11 +130,23 @@ class StableSSMLogger(Logger):  # type: ignore[misc]
     def begin(self, module: Any, optimizers: list[Any], known: Mapping[str, Any]) -> None:
         """Start the run of a training. known: what the Trainer fills in."""
         self.run.end("failed", "another training began")
-        self.run = start(module, optimizers, {**known, **self._arguments}, self._hyperparameters)
+        self.run = start(module, optimizers, {**known, **self._given()}, self._hyperparameters)
         self._ended = False
         for metrics in self._waiting:
             self.run.log(metrics)
         self._waiting.clear()
+
+
+class _RunBefore(WatchableRun):
+    """Stands for the run before the training starts. It does nothing, except that it passes `watch` on."""
+
+    def __init__(self, logger: StableSSMLogger) -> None:
+        super().__init__(check_arguments(mode="disabled"), live=False)
+        self._logger = logger
+
+    def watch(self, models: Any, criterion: Any = None, *_: Any, layers: Any = None, **others: Any) -> WatchableRun:
+        self._logger.watch(models, layers=layers)
+        return self
 
 
 class _WatchCallback(Callback):  # type: ignore[misc]

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
 
 import stablessm
-from stablessm_core.outside.arguments import check_arguments, plain_config
+from stablessm_core.outside.arguments import check_arguments
+from stablessm_core.outside.configuration import MAX_CONFIG_BYTES, size_of, storable_config
 from stablessm_core.outside.eigenvalues import Declared
 from stablessm_core.outside.options import RunOptions
 from stablessm_core.outside.run import Run
@@ -49,11 +50,11 @@ def start(model: Any, optimizer: Any, arguments: Mapping[str, Any], facts: Mappi
     """
     given = dict(arguments)
     try:
-        own = plain_config(given.get("config"))
-        try:
-            given["config"] = plain_config({**facts, **own})
-        except (TypeError, ValueError):
-            given["config"] = own
+        (known, about_known), (own, about_own) = storable_config(facts), storable_config(given.get("config"))
+        for sentence in (*about_own, *about_known):
+            say(sentence)
+        both = {**known, **own}
+        given["config"] = both if size_of(both) <= MAX_CONFIG_BYTES else own
         if model is None:
             given = {name: value for name, value in given.items() if name not in ("every", "layers")}
             return stablessm.log_only(**given)

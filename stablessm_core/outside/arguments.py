@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
+from stablessm_core.outside.configuration import storable_config
 from stablessm_core.outside.options import DEFAULTS, RunOptions
-from stablessm_core.telemetry.free_json import MAX_JSON_BYTES, check_json
 from stablessm_core.telemetry.limits import MAX_NOTES, MAX_RUN_NAME, MAX_TAG, MAX_TAGS
-from stablessm_core.telemetry.nonfinite import json_safe
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -29,7 +27,7 @@ DEFAULT_DIR = "stablessm-runs"
 class Arguments:
     """The checked arguments of a run, with the environment's values for those that were not given.
 
-    id_given: False if the id is new and random.
+    id_given: False if the id is new and random. told: sentences about entries of config that are not stored as they were given.
     """
 
     project: str
@@ -47,10 +45,14 @@ class Arguments:
     every: int
     url: str | None
     token: str | None
+    told: tuple[str, ...] = ()
 
 
-def check_arguments(*, every: int = 1, **options: Unpack[RunOptions]) -> Arguments:
-    """The checked options. Raises TypeError or ValueError, which name the argument, what was given and what is allowed."""
+def check_arguments(*, every: int = 1, strict_config: bool = True, **options: Unpack[RunOptions]) -> Arguments:
+    """The checked options. Raises TypeError or ValueError, which name the argument, what was given and what is allowed.
+
+    strict_config: False stores what it can of a configuration that the server would refuse; `Arguments.told` names the rest.
+    """
     if unknown := options.keys() - RunOptions.__annotations__.keys():
         raise TypeError(f"{min(unknown)} is no argument; allowed: {', '.join(RunOptions.__annotations__)}")
     given: dict[str, Any] = {**dict.fromkeys(RunOptions.__annotations__), **DEFAULTS, **options}
@@ -73,10 +75,11 @@ def check_arguments(*, every: int = 1, **options: Unpack[RunOptions]) -> Argumen
     where = os.environ.get("STABLESSM_DIR") or DEFAULT_DIR if given["dir"] is None else given["dir"]
     if not isinstance(where, str | os.PathLike):
         raise TypeError(f"dir is {where!r}; a path is needed")
+    config, told = storable_config(given["config"], strict=strict_config)
     return Arguments(
         project=_short("project", project) or "",
         name=_short("name", given["name"]) or None,
-        config=plain_config(given["config"]),
+        config=config,
         tags=_tags(given["tags"]),
         notes=_notes(given["notes"]),
         id=str(uuid.uuid4()) if id is None else _uuid(id),
@@ -89,6 +92,7 @@ def check_arguments(*, every: int = 1, **options: Unpack[RunOptions]) -> Argumen
         every=_count("every", every, 1),
         url=found_url,
         token=_text("token", given["token"]) or os.environ.get("STABLESSM_TOKEN") or None,
+        told=tuple(told),
     )
 
 
@@ -137,23 +141,3 @@ def _count(name: str, value: Any, least: int) -> int:
     if not least <= value < 2**53:
         raise ValueError(f"{name} is {value}; at least {least} is needed")
     return value
-
-
-def plain_config(config: Any) -> dict[str, Any]:
-    """The configuration as plain JSON. Raises TypeError or ValueError if it cannot be that, or has more than MAX_JSON_BYTES."""
-    if config is None:
-        return {}
-    if not isinstance(config, Mapping):
-        if not hasattr(config, "__dict__") or isinstance(config, type):
-            raise TypeError(f"config is a {type(config).__name__}; a dictionary, or an object with attributes, is needed")
-        config = vars(config)
-    try:
-        plain = json.loads(json.dumps(json_safe(dict(config)), default=str))
-    except (ValueError, TypeError, RecursionError) as error:
-        raise ValueError(f"config cannot be written as JSON: {error}") from None
-    size = len(json.dumps(plain, separators=(",", ":"), ensure_ascii=False).encode(errors="replace"))
-    if size > MAX_JSON_BYTES:
-        raise ValueError(f"config has {size:,} bytes as JSON; at most {MAX_JSON_BYTES:,} are allowed")
-    check_json(plain, "config")
-    found: dict[str, Any] = plain
-    return found

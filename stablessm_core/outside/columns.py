@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from stablessm_core.outside.eigenvalues import Eigenvalues
 from stablessm_core.outside.modules import Layer
 from stablessm_core.outside.rows import HEADER, Place
 from stablessm_core.telemetry import series as names
+from stablessm_core.telemetry.assumptions import is_assumed
 from stablessm_core.telemetry.column_reader import LayerForm
 from stablessm_core.telemetry.forms import GATES, Form, spread
 from stablessm_core.telemetry.gradients import is_of_gradient, state_gradient
@@ -38,7 +40,9 @@ class WatchedLayer:
     @property
     def form(self) -> LayerForm:
         of = self.layer.eigenvalues
-        return LayerForm(self.number, self.layer.path, of.form, of.width, self.wide, paths=self.layer.paths)
+        return LayerForm(
+            self.number, self.layer.path, of.form, of.width, self.wide, paths=self.layer.paths, assumed=is_assumed(of.note)
+        )
 
     def catalogue(self, gradient: str, every: int) -> list[SeriesSpec]:
         """The layer's series. gradient: a key of GRADIENTS, which the meaning of each gradient's series states."""
@@ -61,7 +65,8 @@ class Columns:
 
     def __init__(self, layers: Sequence[WatchedLayer], places: Sequence[Place], parameter_names: Sequence[str]) -> None:
         self.layers, self._places, self.parameter_names = list(layers), list(places), list(parameter_names)
-        self.layout: list[tuple[str, int]] = [(name, 1) for name in (names.TRAIN_LOSS, names.LR, names.SKIPPED, names.GRAD_NORM)]
+        scalars = (names.TRAIN_LOSS, names.LR, names.SKIPPED, names.GRAD_NORM, names.SCALE)
+        self.layout: list[tuple[str, int]] = [(name, 1) for name in scalars]
         self.layout.append((names.NORMS, 2 * len(places)))
         for layer in layers:
             self.layout += [
@@ -72,6 +77,10 @@ class Columns:
     def _width(self) -> int:
         parts = [part for place in self._places for part in (place.value, place.gradient) if part is not None]
         return max([len(HEADER), *(int(part.stop) for part in parts)])
+
+    def follow(self, layers: Sequence[Layer]) -> None:
+        """The layers have other tensors of the same shapes. May be called while another thread computes."""
+        self.layers = [replace(watched, layer=layer) for watched, layer in zip(self.layers, layers, strict=True)]
 
     def compute(self, table: np.ndarray) -> dict[str, np.ndarray]:
         """The columns of these rows, by name."""
@@ -86,6 +95,7 @@ class Columns:
             names.LR: table[:, 1:2],
             names.SKIPPED: (table[:, 3:4] != 0).astype(np.float32),
             names.GRAD_NORM: table[:, 4:5],
+            names.SCALE: table[:, 5:6],
             names.NORMS: self._norms(table),
         }
         for layer in self.layers:
@@ -104,15 +114,15 @@ class Columns:
     def _of(self, layer: WatchedLayer, table: np.ndarray) -> dict[str, np.ndarray]:
         of = layer.layer.eigenvalues
         take = slice(0, None, 2) if of.pairs else slice(None)
-        values = {"weight": _part(table, layer.weight.value, take, of.repeat)}
+        values = {"weight": _part(table, layer.weight.value, take, of)}
         gradients: dict[str, np.ndarray] = {}
         if layer.weight.gradient is not None:
-            gradients["weight"] = _part(table, layer.weight.gradient, take, of.repeat)
+            gradients["weight"] = _part(table, layer.weight.gradient, take, of)
         imag, imag_take = (layer.weight, slice(1, None, 2)) if of.pairs else (layer.imag, slice(None))
         if imag is not None:
-            values["phase_weight"] = _part(table, imag.value, imag_take, of.repeat)
+            values["phase_weight"] = _part(table, imag.value, imag_take, of)
             if imag.gradient is not None:
-                gradients["phase_weight"] = _part(table, imag.gradient, imag_take, of.repeat)
+                gradients["phase_weight"] = _part(table, imag.gradient, imag_take, of)
         if layer.step is not None and of.step is not None:
             steps = of.step.compute(torch.from_numpy(table)[:, layer.step.value]).numpy()
             values |= dict.fromkeys(GATES, steps) if of.form.gate else {"dt": steps}
@@ -135,9 +145,11 @@ class Columns:
         return named
 
 
-def _part(table: np.ndarray, where: slice, take: slice, repeat: int) -> np.ndarray:
+def _part(table: np.ndarray, where: slice, take: slice, of: Eigenvalues) -> np.ndarray:
+    """The numbers of each eigenvalue; several eigenvalues may share one."""
     part = table[:, where][:, take]
-    return part if repeat == 1 else np.repeat(part, repeat, axis=1)
+    part = part if of.repeat == 1 else np.repeat(part, of.repeat, axis=1)
+    return part if of.tile == 1 else np.tile(part, (1, of.tile))
 
 
 def _summary(layer: WatchedLayer, values: Mapping[str, np.ndarray], gradients: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -11,13 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from stablessm_core.telemetry.assumptions import AT_GATE_ZERO, UNCONFIRMED
 from stablessm_core.telemetry.forms import Form
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-UNCONFIRMED = "by parameter name, unconfirmed"
-AT_GATE_ZERO = "at gate zero"
+__all__ = ["AT_GATE_ZERO", "UNCONFIRMED", "Declared", "Eigenvalues", "StepSize", "declare", "parse_step"]
+
 # torch splits larger tensors among its threads, which changes the last bit at the splits
 ONE_PIECE = 32_767
 _CALL = re.compile(r"(softplus|exp|sigmoid)\(([\w.]+)\)")
@@ -57,11 +58,15 @@ class StepSize:
         return steps
 
 
-def _torch(name: str) -> Callable[[Any], Any]:
+def _torch(*names: str) -> Callable[[Any], Any]:
+    """These functions of torch, the first one innermost."""
+
     def compute(x: Any) -> Any:
         import torch
 
-        return torch.nn.functional.softplus(x) if name == "softplus" else getattr(torch, name)(x)
+        for name in names:
+            x = torch.nn.functional.softplus(x) if name == "softplus" else getattr(torch, name)(x)
+        return x
 
     return compute
 
@@ -84,6 +89,9 @@ KINDS: dict[str, Callable[[Any], Any]] = {
     "softplus": _torch("softplus"),
     "exp": _torch("exp"),
     "sigmoid": _torch("sigmoid"),
+    "none": _torch(),
+    **{f"{name}_of_sinh": _torch("sinh", name) for name in ("softplus", "exp", "sigmoid")},
+    "none_of_sinh": _torch("sinh"),
     "decay_of_capped": _decay_of_capped,
     "decay_of_sixteenth": _decay_of_sixteenth,
 }
@@ -96,7 +104,8 @@ class Eigenvalues:
     weight: the parameter, flattened row by row. form: how the eigenvalues follow from it. step: the step sizes if the form has a
     dt, or the decay -ln|lambda_bar| if the form is "gate". imag: the second weight of complex eigenvalues; `pairs`: instead the
     real and imaginary parts are the two halves of each complex number or of each row (n, 2) of `weight`. repeat: how many
-    neighbouring eigenvalues share a weight. note: what a reader of the page must know about these eigenvalues.
+    neighbouring eigenvalues share a weight. tile: how many times the row of all weights is used, one time after the other.
+    note: what a reader of the page must know about these eigenvalues.
     """
 
     weight: Tensor
@@ -105,6 +114,7 @@ class Eigenvalues:
     imag: Tensor | None = None
     pairs: bool = False
     repeat: int = 1
+    tile: int = 1
     note: str | None = None
 
     @property
@@ -112,7 +122,7 @@ class Eigenvalues:
         """The number of eigenvalues."""
         numel = self.weight.numel()
         halves = 2 if self.pairs and not self.weight.is_complex() else 1
-        return numel // halves * self.repeat
+        return numel // halves * self.repeat * self.tile
 
     @property
     def tensors(self) -> list[Tensor]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import Any, Protocol
 
 import torch
@@ -19,6 +20,9 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 _METHOD = "_maybe_opt_step"
+LOOK_SECONDS = 1.0  # an optimizer that trained no watched weight is looked at again after this time
+WRAPPED = ("optimizer", "base_optimizer", "optim", "_optimizer", "inner")  # where other wrappers have the optimizer inside them
+_current = threading.local()  # scale: the factor of the scaler whose step runs in this thread
 
 
 class Taken(Protocol):
@@ -32,14 +36,20 @@ class StepHooks:
 
     def __init__(self, optimizers: Sequence[Optimizer], take: Taken, failed: Callable[[BaseException], None]) -> None:
         self._take, self._failed = take, failed
-        self._handles = []
+        self._handles: list[Any] = []
         self.ahead: set[int] = set()  # the optimizers whose gradients were taken before their step
         self.calls: dict[int, int] = {}
-        for number, optimizer in enumerate(optimizers):
-            self.calls[id(optimizer)] = 0
-            self._handles.append(optimizer.register_step_pre_hook(self._hook_of(number)))
-        self._optimizers = {id(o): (n, weakref.ref(o)) for n, o in enumerate(optimizers)}
+        self._optimizers: dict[int, tuple[int, weakref.ref[Optimizer]]] = {}
+        for optimizer in optimizers:
+            self.add(optimizer)
         _scalers.add(self)
+
+    def add(self, optimizer: Optimizer) -> None:
+        """Hook one more optimizer; its number is the number of those before it."""
+        number = len(self._handles)
+        self.calls[id(optimizer)] = 0
+        self._optimizers[id(optimizer)] = number, weakref.ref(optimizer)
+        self._handles.append(optimizer.register_step_pre_hook(self._hook_of(number)))
 
     def remove(self) -> None:
         """Leave the optimizers as they were."""
@@ -96,42 +106,43 @@ class StepHooks:
 
 
 class OptimizerFinder:
-    """Waits for the first step of an optimizer that trains some of the parameters, if the program does not name its optimizer.
+    """Notices the steps of optimizers that nobody has named: the first one of the model, or one that takes over in mid-run.
 
-    parameters: those that are looked for. found: receives the optimizers before the step is done, so that hooks that it adds see
-    this step. searching: False after that. take: as in StepHooks, for a first step that a scaler skips. failed: receives an error
-    of the hook itself.
+    wanted: gives the identities of the parameters that are looked for. known: the hooks on the optimizers that are known. found:
+    receives the optimizers before the step is done, so that hooks that it adds see this step. take: as in StepHooks, for a first
+    step that a scaler skips. failed: receives an error of the hook itself.
     """
 
     def __init__(
         self,
-        parameters: Iterable[Tensor],
+        wanted: Callable[[], set[int]],
+        known: StepHooks,
         found: Callable[[list[Optimizer]], None],
         take: Taken,
         failed: Callable[[BaseException], None],
     ) -> None:
-        self._wanted = {id(p) for p in parameters}
-        self._found, self._take, self._failed = found, take, failed
-        self.searching = True
+        self._wanted, self._known, self._found, self._take, self._failed = wanted, known, found, take, failed
+        self._active = True
+        self._others: dict[int, tuple[weakref.ref[Optimizer], float]] = {}  # that train nothing that is wanted
         self.calls: dict[int, int] = {}  # for the scalers, which count calls of known optimizers
-        self.ahead: set[int] = set()  # always empty, see `number_of`
         self._handle = register_optimizer_step_pre_hook(self._hook())
         _scalers.add(self)
 
     def remove(self) -> None:
-        """Stop waiting. Not called inside a hook, because torch reads its hooks then."""
-        self.searching = False
+        """Stop looking. Not called inside a hook, because torch reads its hooks then."""
+        self._active = False
         _scalers.discard(self)
         self._handle.remove()
 
-    def number_of(self, optimizer: Optimizer) -> int | None:  # noqa: ARG002
-        """None, because no optimizer is known yet: its gradients are taken in its step."""
-        return None
+    def forget(self) -> None:
+        """Look at every optimizer again, because other parameters are wanted."""
+        self._others.clear()
 
     def skipped_by_scaler(self, optimizer: Any, calls_before: int) -> None:  # noqa: ARG002
         """A scaler's step of this optimizer has ended. If nobody has found the optimizer meanwhile, it was not called."""
         if self.search(optimizer):
-            self._take(0, optimizer, skipped=True)
+            number = self._known.number_of(optimizer)
+            self._take(number or 0, optimizer, skipped=True)
 
     def _hook(self) -> Callable[[Optimizer, tuple[Any, ...], dict[str, Any]], None]:
         def before_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG001
@@ -141,33 +152,45 @@ class OptimizerFinder:
         return before_step
 
     def search(self, optimizer: Any) -> bool:
-        """True if this call has found the optimizers, because this one trains some of the parameters."""
-        if not self.searching:
+        """True if this call has found the optimizer, because it trains some of the parameters and was not known."""
+        if not self._active or not isinstance(optimizer, Optimizer) or self._known.number_of(optimizer) is not None:
+            return False
+        other = self._others.get(id(optimizer))
+        if other is not None and other[0]() is optimizer and monotonic() - other[1] < LOOK_SECONDS:
             return False
         try:
-            trained = self._trained(optimizer)
+            wanted = self._wanted()
+            trained = wanted & parameters_of(optimizer)
             if not trained:
+                self._others[id(optimizer)] = weakref.ref(optimizer), monotonic()
                 return False
-            self.searching = False
-            self._found([optimizer, *self._others(self._wanted - trained)])
+            self._found([optimizer, *([] if self._known.calls else _trainers_of(wanted - trained))])
         except Exception as error:  # noqa: BLE001 - nothing raises inside the user's loop
-            self.searching = False
+            self._active = False
             self._failed(error)
             return False
         return True
 
-    def _trained(self, optimizer: Any) -> set[int]:
-        groups = optimizer.param_groups if isinstance(optimizer, Optimizer) else ()
-        return self._wanted & {id(p) for group in groups for p in group["params"]}
 
-    def _others(self, missing: set[int]) -> list[Optimizer]:
-        """Living optimizers of the missing parameters. Looks at all objects, once, if there are any."""
-        found: list[Optimizer] = []
-        for one in gc.get_objects() if missing else ():
-            if issubclass(type(one), Optimizer) and hasattr(one, "param_groups") and (trained := self._trained(one) & missing):
-                missing = missing - trained
-                found.append(one)
-        return found
+def parameters_of(optimizer: Optimizer) -> set[int]:
+    """The identities of the parameters that an optimizer trains."""
+    return {id(p) for group in optimizer.param_groups for p in group["params"]}
+
+
+def _trainers_of(missing: set[int]) -> list[Optimizer]:
+    """Living optimizers of the missing parameters. Looks at all objects, once, if there are any."""
+    found: list[Optimizer] = []
+    for one in gc.get_objects() if missing else ():
+        if issubclass(type(one), Optimizer) and hasattr(one, "param_groups") and (trained := parameters_of(one) & missing):
+            missing = missing - trained
+            found.append(one)
+    return found
+
+
+def scale_of_scaler() -> Tensor | None:
+    """The factor of the gradient scaler whose step runs in this thread; None outside such a step."""
+    found: Tensor | None = getattr(_current, "scale", None)
+    return found
 
 
 class _Scalers:
@@ -199,9 +222,13 @@ class _Scalers:
 def _noticing(original: Callable[..., Any], all_hooks: list[StepHooks | OptimizerFinder]) -> Callable[..., Any]:
     def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         before = [(hooks, hooks.calls.get(id(optimizer), 0)) for hooks in all_hooks]
-        result = original(scaler, optimizer, *args, **kwargs)
-        for hooks, calls in before:
-            hooks.skipped_by_scaler(optimizer, calls)
+        _current.scale = getattr(scaler, "_scale", None)
+        try:
+            result = original(scaler, optimizer, *args, **kwargs)
+            for hooks, calls in before:
+                hooks.skipped_by_scaler(optimizer, calls)
+        finally:
+            _current.scale = None
         return result
 
     return step
@@ -214,20 +241,34 @@ def _inner(optimizer: Any) -> Any:
     """The torch optimizer inside a wrapper such as that of accelerate."""
     inner = optimizer
     for _ in range(4):
-        wrapped = getattr(inner, "optimizer", None)
-        if not isinstance(wrapped, Optimizer):
+        names = ("optimizer",) if isinstance(inner, Optimizer) else WRAPPED
+        wrapped = next((one for name in names if isinstance(one := getattr(inner, name, None), Optimizer)), None)
+        if wrapped is None:
             break
         inner = wrapped
     return inner
 
 
+def split_optimizers(optimizer: Any) -> tuple[list[Optimizer], str]:
+    """The torch optimizers behind the argument `optimizer`, and the class of one that is not torch's and could train a model, ""
+    if there is none. Raises TypeError or ValueError for anything else."""
+    several = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
+    found, foreign = [], ""
+    for one in map(_inner, several):
+        if isinstance(one, Optimizer):
+            found.append(one)
+        elif callable(getattr(one, "step", None)) and not isinstance(one, type):
+            foreign = type(one).__name__
+        else:
+            raise TypeError(f"optimizer is a {type(one).__name__}; a torch optimizer, or a list of them, is needed")
+    if not several:
+        raise ValueError("optimizer is an empty list; at least one torch optimizer is needed")
+    return found, foreign
+
+
 def torch_optimizers(optimizer: Any) -> list[Optimizer]:
     """The torch optimizers behind the argument `optimizer`. Raises TypeError if it is none."""
-    several = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
-    found = [_inner(one) for one in several]
-    for one in found:
-        if not isinstance(one, Optimizer):
-            raise TypeError(f"optimizer is a {type(one).__name__}; a torch optimizer, or a list of them, is needed")
-    if not found:
-        raise ValueError("optimizer is an empty list; at least one torch optimizer is needed")
+    found, foreign = split_optimizers(optimizer)
+    if foreign:
+        raise TypeError(f"optimizer is a {foreign}; a torch optimizer, or a list of them, is needed")
     return found

@@ -15,13 +15,15 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from stablessm_core.outside.arguments import Arguments
-from stablessm_core.outside.endings import ENDINGS
+from stablessm_core.outside.endings import ENDINGS, reason_of
+from stablessm_core.outside.forks import ForkCounter
 from stablessm_core.outside.metrics import Logged, messages_of
 from stablessm_core.outside.sink import OutsideSink
 from stablessm_core.report.link import Uplink
 from stablessm_core.report.messages import EndMessage
 from stablessm_core.report.outbox import SUFFIX, Outbox
 from stablessm_core.telemetry.detectors.alert import Alert
+from stablessm_core.telemetry.detectors.raised_elsewhere import RECORDING_CHANGED
 from stablessm_core.telemetry.series import TRAIN_LOSS
 from stablessm_core.telemetry.sink import Flush
 
@@ -59,6 +61,11 @@ class RunLife:
         self._how: dict[str, Any] = {"every": arguments.every}
         self._layers: list[dict[str, Any]] = []
         self._opening_changed: float | None = None  # when, if the server does not know yet
+        self._alone = False  # True after `_take_over_losses` has said so
+        self.foreign_optimizer = ""  # the class of an optimizer that is not torch's
+        self._forks = ForkCounter()
+        self._calls, self.thread = 0, threading.get_ident()  # of the methods that report values; the thread of the last one
+        self.forked = False  # True in a forked child, which records nothing
         self._end_lock = threading.Lock()
         self.at_exit = "finished", ""  # the status and cause if the program ends normally and the run is still open
         self._closing = threading.Event()
@@ -86,7 +93,16 @@ class RunLife:
     @property
     def step(self) -> int:
         """The number of optimizer steps so far; without an optimizer, the number of `log` calls."""
-        return self._log_step if self._recording is None else self._recording.step
+        if self._recording is None or self._recording.alone:
+            return self._log_step
+        if not self._recording.knows_steps:
+            return self._log_step + self._recording.losses.waiting
+        return self._recording.step
+
+    @property
+    def counts_logs(self) -> bool:
+        """Whether each `log` without a step is a step, because no optimizer shows the steps."""
+        return self._recording is None or self._recording.alone
 
     def end(self, status: str, cause: str) -> None:
         """Report the last status and close everything. Never raises; a second call does nothing."""
@@ -100,6 +116,7 @@ class RunLife:
             self.say(f"the end of the run could not be reported ({error!r})")
         finally:
             self._live = False
+            self._forks.close()
             ENDINGS.discard(self)
 
     def _end(self, status: str, cause: str) -> None:
@@ -121,10 +138,23 @@ class RunLife:
         loss = None if self._recording is None else self._recording.latest.get(TRAIN_LOSS)
         if (loss := self._logged_loss if loss is None else loss) is not None:
             result["train_loss"] = loss
-        # the message of an exception may be a sentence
-        joint = f"{cause.removesuffix('.')}, after" if ": " in cause else f"{cause} after"
-        reason = f"{joint} step {self.step:,}; {dropped:,} steps missing" if cause else ""
+        reason = reason_of(status, cause, self.step, dropped, self._without_row(status))
         self._sink.put(EndMessage(status, reason[:2000], result))
+
+    def _without_row(self, status: str) -> list[str]:
+        """What the program reported and no row holds, in words."""
+        found: list[str] = []
+        losses = None if self._recording is None or self._recording.alone else self._recording.losses
+        # a run that was interrupted in a step has the losses of this step, and no row for them
+        if losses is not None and losses.lost and not (status != "finished" and losses.interrupted):
+            them, have = ("loss", "has") if losses.lost == 1 else ("losses", "have")
+            found.append(f"{losses.lost:,} {them} after it {have} no row because {losses.lost_because}")
+            known = losses.lost_because in self._said  # the user has read this sentence when it became true
+            self.say(f"{losses.lost:,} {them} {have} no row{'' if known else f' because {losses.lost_because}'}")
+        if count := self._forks.counted():
+            found.append(f"{count:,} values of forked children are not recorded")
+            self.say(f"{count:,} values that forked children reported are not recorded")
+        return found
 
     def _final_numbers(self) -> dict[str, float]:
         """What the program reports as its result."""
@@ -134,8 +164,28 @@ class RunLife:
         try:
             if self._recording is not None:
                 self._recording.finish(RECORDING_SECONDS[self.mode])
+                self._take_over_losses()
         finally:
             self._pacer.join(PACER_SECONDS)
+
+    def _take_over_losses(self) -> None:
+        """If no optimizer has taken a step, each loss that has come so far is a step of its own."""
+        recording = self._recording
+        if recording is None or not recording.alone:
+            return
+        before = recording.losses.before[:]
+        recording.losses.before.clear()
+        if not self._alone:
+            self._alone = True
+            known = f"; optimizer is a {self.foreign_optimizer}, which is none" if self.foreign_optimizer else ""
+            each = "; each loss is recorded as a step" if before else ""
+            self.say(
+                f"no torch optimizer has trained the watched model, so its eigenvalues are not recorded{known}{each}. Give "
+                "`watch` the torch optimizer that changes the weights, or let yours inherit from torch.optim.Optimizer"
+            )
+        for loss in before:
+            self._log_step += 1
+            self._logged.append((self._log_step, {TRAIN_LOSS: loss}))
 
     def _finish_sending(self, seconds: float) -> None:
         stored = self._uplink is not None and self._uplink.close(seconds)
@@ -157,10 +207,19 @@ class RunLife:
         elif self._uplink is None and path is not None:
             self.say(f"the run is in {path}; `stablessm sync {path}` sends it to a server")
 
+    @property
+    def reported(self) -> int:
+        """How much the program has reported so far: calls of the methods that report values, and steps."""
+        return self._calls + (0 if self._recording is None else self._recording.step)
+
+    def prepare_fork(self) -> None:
+        """The process forks next: its children shall be able to count."""
+        self._forks.open()
+
     def become_inert(self) -> None:
         """Write nothing in a forked child."""
         if self._live:
-            self._live = False
+            self._live, self.forked = False, True
             if self._recording is not None:
                 self._recording.become_inert()
             self._outbox.abandon()
@@ -228,6 +287,17 @@ class RunLife:
             sys.stderr.flush()
         except (OSError, ValueError, AttributeError):  # a closed terminal
             pass
+
+    def tell(self, sentence: str, of: str = "") -> None:
+        """Tell the user one sentence on the terminal and on the run's page. of: the tensor or optimizer that it is about."""
+        self.say(sentence)
+        alert = RECORDING_CHANGED.alert(step=self.step, message=sentence[:2000], tensor=of[:200])
+        self._alerts.append(alert)
+
+    def count_in_child(self) -> None:
+        """A forked child reports a value. It is counted and not recorded, because the file belongs to the parent."""
+        self._forks.count()
+        self.say("this process was forked from the one that opened the run: what it reports is counted and not recorded")
 
     def _where(self, layers: list[dict[str, Any]]) -> str:
         what = (

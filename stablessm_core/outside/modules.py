@@ -6,18 +6,29 @@ shapes of its parameters. Such a match is labelled as unconfirmed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
 from torch import Tensor, nn
 
-from stablessm_core.outside.eigenvalues import UNCONFIRMED, Declared, Eigenvalues, StepSize, parse_step
-from stablessm_core.outside.tables import CLASSES, PATTERNS, Mismatch, other_decay, tensor_at
+from stablessm_core.outside.candidates import candidates_of, unwatched
+from stablessm_core.outside.confirm import NOTHING, confirm
+from stablessm_core.outside.confirm import Found as Confirmation
+from stablessm_core.outside.eigenvalues import AT_GATE_ZERO, UNCONFIRMED, Declared, Eigenvalues, StepSize, parse_step
+from stablessm_core.outside.parameters import Mismatch, Missing, has, tensor_at
+from stablessm_core.outside.settings import choosing_setting, fingerprint, settings_read
+from stablessm_core.outside.tables import CLASSES, PATTERNS, Find
+from stablessm_core.telemetry.assumptions import DECAY_ONLY
 from stablessm_core.telemetry.forms import Form
 from stablessm_core.watch.watchable import Watchable
 
+# packages whose classes are what their names say
+TRUSTED = ("transformers", "mamba_ssm", "fla", "s5", "mambapy", "LRU_pytorch")
+DECLARE = "Declare its map with layers={...: stablessm.eigenvalues(...)}"
+# notes that are worth keeping when the layer is matched by names alone
+KEPT_NOTES = (DECAY_ONLY,)
 WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "base_model.model.")
 
 
@@ -33,10 +44,12 @@ class Layer:
 
 @dataclass(frozen=True)
 class Found:
-    """The layers of a model, and sentences about modules that cannot be watched."""
+    """The layers of a model, sentences about modules that cannot be watched, and the paths of the parameters that look like
+    eigenvalues and are not watched."""
 
     layers: list[Layer]
     sentences: list[str]
+    unwatched: list[str] = field(default_factory=list)
 
 
 def find_layers(model: nn.Module, declared: Mapping[str, Declared] | None = None) -> Found:
@@ -51,16 +64,17 @@ def find_layers(model: nn.Module, declared: Mapping[str, Declared] | None = None
     seen: set[int] = set()
     used: set[str] = set()
     inside: set[int] = set()
+    confirmed: dict[Any, Confirmation] = {}
     for place, module in model.named_modules():
         if id(module) in inside:
             continue
         ours = isinstance(module, Watchable)
-        for what in _of_module(module, short_path(place), declared or {}, used, sentences):
+        for what in _of_module(module, short_path(place), declared or {}, used, sentences, confirmed):
             if ours:
                 inside |= {id(part) for part in module.modules()}
             if id(what.weight) in seen:
                 continue  # tied
-            trouble = what.problem() or next((why for t in what.tensors if (why := _unreadable(t))), None)
+            trouble = what.problem() or next((why for t in what.tensors if (why := unreadable(t))), None)
             if trouble is not None:
                 sentences.append(f"{short_path(place) or type(module).__name__}: {trouble}; it is not watched")
                 continue
@@ -71,11 +85,17 @@ def find_layers(model: nn.Module, declared: Mapping[str, Declared] | None = None
             layers.append(Layer(type(module).__name__, paths.get(id(what.weight), own), what, others))
     if declared and (unused := sorted(declared.keys() - used)):
         raise ValueError(f"layers has the patterns {unused}, which match no parameter of the model")
-    return Found(layers, sentences)
+    watched = {id(tensor) for layer in layers for tensor in layer.eigenvalues.tensors}
+    return Found(layers, sentences, [short_path(path) for path in unwatched(model, watched)])
 
 
 def _of_module(
-    module: nn.Module, place: str, declared: Mapping[str, Declared], used: set[str], sentences: list[str]
+    module: nn.Module,
+    place: str,
+    declared: Mapping[str, Declared],
+    used: set[str],
+    sentences: list[str],
+    confirmed: dict[Any, Confirmation],
 ) -> Iterator[Eigenvalues]:
     own = list(_declared(module, place, declared, used))
     if own:
@@ -84,17 +104,91 @@ def _of_module(
     if isinstance(module, Watchable):
         yield from _of_protocol(module)
         return
-    known = next((CLASSES[base.__name__] for base in type(module).__mro__ if base.__name__ in CLASSES), None)
+    name = next((base.__name__ for base in type(module).__mro__ if base.__name__ in CLASSES), None)
+    known = None if name is None else CLASSES[name]
     if isinstance(known, str):
         sentences.append(f"{place} ({type(module).__name__}): nothing to watch here, {known}")
         return
-    found: Eigenvalues | None = None
+    finder, missing = known, None
     try:
-        found = known(module) if known is not None else _by_pattern(module, place, sentences)
+        found = [] if known is None else _plain(known(module))
+    except Missing as error:
+        found, finder, missing = [], None, error
     except (Mismatch, AttributeError, TypeError, ValueError) as error:
-        sentences.append(f"{place} ({type(module).__name__}): its parameters are not as expected ({error}); it is not watched")
-    if found is not None:
-        yield found
+        sentences.append(_not_as_expected(module, place, error))
+        return
+    if not found and finder is None:
+        finder = next((find for names, find in PATTERNS if all(has(module, one) for one in names)), None)
+        try:
+            found = [] if finder is None else [_named(one) for one in _plain(finder(module))]
+        except (Mismatch, AttributeError, TypeError, ValueError) as error:
+            sentences.append(_not_as_expected(module, place, error))
+            return
+    if missing is not None and not found and not _contains_layers(module):
+        sentences.append(_not_as_expected(module, place, missing))
+    if finder is not None and found:
+        yield from _checked(module, place, found, finder, sentences, confirmed)
+
+
+def _plain(found: Eigenvalues | Sequence[Eigenvalues] | None) -> list[Eigenvalues]:
+    return [] if found is None else [found] if isinstance(found, Eigenvalues) else list(found)
+
+
+def _named(found: Eigenvalues) -> Eigenvalues:
+    """The eigenvalues of a module that only the names of its parameters suggest."""
+    return replace(found, note=f"{UNCONFIRMED}; {found.note}" if found.note in KEPT_NOTES else UNCONFIRMED)
+
+
+def _not_as_expected(module: nn.Module, place: str, error: Exception) -> str:
+    return f"{_named_place(module, place)}: its parameters are not as expected ({error}); it is not watched"
+
+
+def _named_place(module: nn.Module, place: str) -> str:
+    return f"{place} ({type(module).__name__})" if place else type(module).__name__
+
+
+def _contains_layers(module: nn.Module) -> bool:
+    """Whether the module has the name of a layer but contains the layers, as the whole model Mamba of several projects does."""
+    return not candidates_of(module, recurse=False) and bool(candidates_of(module, recurse=True))
+
+
+def _checked(
+    module: nn.Module,
+    place: str,
+    found: list[Eigenvalues],
+    finder: Find,
+    sentences: list[str],
+    confirmed: dict[Any, Confirmation],
+) -> Iterator[Eigenvalues]:
+    """The eigenvalues, unless the module itself contradicts them or a setting may have chosen another map."""
+    setting, trusted = None, type(module).__module__.partition(".")[0] in TRUSTED
+    if not trusted:
+        setting = choosing_setting(module, found[0], settings_read(finder))
+    for one in found:
+        key = type(module), fingerprint(module), one.form, one.note, getattr(one.step, "kind", None)
+        if key not in confirmed:
+            skipped = trusted and AT_GATE_ZERO in (one.note or "")  # a large module, whose kernel depends on its input
+            confirmed[key] = NOTHING if skipped else confirm(module, one)
+        answer = confirmed[key]
+        if answer.same is False and answer.sizes is not None:
+            sizes = f"|lambda| {answer.sizes[0]:.4g} where {one.form.map} gives {answer.sizes[1]:.4g}"
+            sentences.append(f"{_named_place(module, place)}: it computes {sizes}; it is not watched. {DECLARE}")
+        elif answer.same:
+            yield one if UNCONFIRMED not in (one.note or "") else replace(one, note=_without_unconfirmed(one.note))
+            continue
+        elif setting is not None:
+            sentences.append(
+                f"{_named_place(module, place)}: {setting}, which may choose another map than {one.form.map}; it is not watched. "
+                f"{DECLARE}"
+            )
+        else:
+            yield one
+            continue
+        return
+
+
+def _without_unconfirmed(note: str | None) -> str | None:
+    return (note or "").removeprefix(UNCONFIRMED).removeprefix("; ") or None
 
 
 def _declared(module: nn.Module, place: str, declared: Mapping[str, Declared], used: set[str]) -> Iterator[Eigenvalues]:
@@ -124,31 +218,8 @@ def _of_protocol(module: Any) -> Iterator[Eigenvalues]:
             yield Eigenvalues(record.weight, record.form, step, record.phase)
 
 
-def _by_pattern(module: nn.Module, place: str, sentences: list[str]) -> Eigenvalues | None:
-    for names, find in PATTERNS:
-        if not all(_has(module, name) for name in names):
-            continue
-        if setting := other_decay(module):
-            sentences.append(
-                f"{place} ({type(module).__name__}): {setting} is set, so {names[0]} need not mean what its name says; it is not "
-                "watched"
-            )
-            return None
-        found = find(module)
-        assert found is not None
-        return replace(found, note=UNCONFIRMED)
-    return None
-
-
-def _has(module: Any, path: str) -> bool:
-    try:
-        tensor_at(module, path)
-    except Mismatch:
-        return False
-    return True
-
-
-def _unreadable(tensor: Tensor) -> str | None:
+def unreadable(tensor: Tensor) -> str | None:
+    """Why the numbers of this tensor cannot be recorded; None if they can."""
     if tensor.is_meta:
         return "the parameter has no values yet"
     return None if tensor.is_floating_point() or tensor.is_complex() else f"the parameter has the type {tensor.dtype}"

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 # the columns before those of the parameters; their number is even, so that complex numbers are aligned
-HEADER = ("loss", "lr", "scale", "skipped", "grad_norm", "unused")
+HEADER = ("loss", "lr", "scale", "skipped", "grad_norm", "scaler")
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,17 @@ class StagedRow:
             self.places[i] = Place(value, gradient)
         self.columns = at
         self.row = torch.zeros(at, dtype=torch.float32, device=device)
-        self._loss, self._lr, self._scale, self._skipped, self._grad_norm = (self.row[i] for i in range(5))
-        self._loss.fill_(math.nan)
-        self._grad_norm.fill_(math.nan)
+        self._loss, self._lr, self._scale, self._skipped, self._grad_norm, self._scaler = (self.row[i] for i in range(6))
+        for unknown in (self._loss, self._grad_norm, self._scaler):
+            unknown.fill_(math.nan)
         self._one = torch.ones((), dtype=torch.float32, device=device)
         self._zero = torch.zeros_like(self._one)
         self._last_lr: float | None = None
         self.missing = False  # True if no trained parameter of the last step had a gradient
+        self.assign(tensors, owners)
+
+    def assign(self, tensors: Sequence[Tensor], owners: Sequence[int]) -> None:
+        """Take these tensors from now on: each has the shape and kind of the tensor in whose place it stands."""
         self._parts: dict[int, list[_Part]] = {}
         for owner in sorted(set(owners)):
             for is_complex in (True, False):
@@ -83,12 +87,19 @@ class StagedRow:
 
     @torch.no_grad()
     def take(
-        self, owner: int, lr: float | Tensor | None, scale: Tensor | None, skipped: Tensor | bool, norm: Tensor | None
+        self,
+        owner: int,
+        lr: float | Tensor | None,
+        scale: Tensor | None,
+        skipped: Tensor | bool,
+        norm: Tensor | None,
+        scaler: Tensor | None = None,
     ) -> None:
         """Copy the parameters of one optimizer, their gradients and the step's settings. Never waits for the device.
 
         lr: the learning rate; None leaves the one before. scale: the factor by which a gradient scaler has multiplied the
-        gradients. skipped: 1 where the optimizer will not change the weights. norm: the norm of all gradients, if known.
+        gradients, and has not divided them by yet. skipped: 1 where the optimizer will not change the weights. norm: the norm of
+        all gradients, if known. scaler: the factor of the gradient scaler, also if the gradients are unscaled.
         """
         sources = [
             self._one if scale is None else scale,
@@ -101,9 +112,10 @@ class StagedRow:
         elif lr is not None and lr != self._last_lr:
             self._lr.fill_(lr)
             self._last_lr = lr
-        if norm is not None:
-            sources.append(norm)
-            targets.append(self._grad_norm)
+        for number, target in ((norm, self._grad_norm), (scaler, self._scaler)):
+            if number is not None:
+                sources.append(number.view(()))
+                targets.append(target)
         trained = seen = 0
         for part in self._parts.get(owner, ()):
             trained += len(part.trained)

@@ -6,6 +6,7 @@ After the start of the run, nothing here raises into the program, and nothing wa
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import TracebackType
@@ -14,7 +15,7 @@ from typing import Any, ParamSpec
 from stablessm_core.outside.eigenvalues import Eigenvalues, StepSize
 from stablessm_core.outside.endings import cause_of
 from stablessm_core.outside.life import RunLife, described
-from stablessm_core.outside.metrics import as_numbers, as_step
+from stablessm_core.outside.metrics import MetricReader, as_step
 from stablessm_core.telemetry.detectors.alert import Severity
 from stablessm_core.telemetry.detectors.raised_elsewhere import REPORTED
 from stablessm_core.telemetry.forms import Form
@@ -29,6 +30,7 @@ LEVELS: dict[str, Severity] = {
     "error": "critical",
     "critical": "critical",
 }
+REPORTING = ("loss", "log", "alert")  # the methods that report values
 
 
 def _quiet(method: Callable[P, None]) -> Callable[P, None]:
@@ -38,7 +40,11 @@ def _quiet(method: Callable[P, None]) -> Callable[P, None]:
     def call(*args: P.args, **kwargs: P.kwargs) -> None:
         run: Any = args[0]
         if not run._live:
+            if run.forked and method.__name__ in REPORTING:
+                run.count_in_child()
             return
+        if method.__name__ in REPORTING:
+            run._calls, run.thread = run._calls + 1, threading.get_ident()
         try:
             method(*args, **kwargs)
         except Exception as error:  # noqa: BLE001 - nothing raises inside the user's loop
@@ -59,13 +65,18 @@ class Run(RunLife):
         """True after somebody has pressed Cancel on the run's page. The loop may then end."""
         return self._uplink is not None and self._uplink.stop_requested
 
+    @functools.cached_property
+    def _metric_reader(self) -> MetricReader:
+        return MetricReader(self.say)
+
     @_quiet
     def loss(self, loss: Any) -> None:
         """Report the loss of a step: a number, or a tensor with one number on any device. Never waits for the device."""
-        if self._recording is not None:
-            self._recording.loss(loss if hasattr(loss, "numel") else float(loss))
-        else:
+        if self.counts_logs:
             self._log({"train/loss": loss}, None)
+        elif self._recording is not None:
+            self._recording.loss(loss if hasattr(loss, "numel") else float(loss))
+            self._take_over_losses()
 
     @_quiet
     def log(self, values: Mapping[str, Any], step: int | None = None) -> None:
@@ -79,7 +90,7 @@ class Run(RunLife):
             self.say(f"log received a {type(values).__name__}; a dictionary of numbers is needed")
             return {}
         if step is None:
-            if self._recording is None:
+            if self.counts_logs:
                 self._log_step += 1
             step = self.step
         elif (whole := as_step(step)) is None:
@@ -89,7 +100,7 @@ class Run(RunLife):
             step = whole
             if self._recording is None:
                 self._log_step = max(self._log_step, step)
-        if found := as_numbers(values, self.say):
+        if found := self._metric_reader.read(values):
             self._logged.append((step, found))
         return found
 

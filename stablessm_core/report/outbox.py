@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stablessm_core.report import files
+from stablessm_core.report.files import BINARY, is_locked, lock, read_at, write_at
 from stablessm_core.report.frames import HEAD, ends, frame, read_file
 
 MAGIC = b"SSMR1\n"
@@ -56,8 +58,8 @@ class Outbox:
         if path is not None:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-                _lock_file(self._file)
+                self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | BINARY, 0o600)
+                lock(self._file)
                 self._write_opening(opening)
                 self._writable = True
             except OSError as error:
@@ -100,7 +102,7 @@ class Outbox:
                     return False
                 try:
                     # at a fixed place, so that the next frame overwrites one that a full disk cut short
-                    _write_all(self._file, data, self._start + self.size)
+                    write_at(self._file, data, self._start + self.size)
                     self.size += len(data)
                     return True
                 except OSError as error:
@@ -121,7 +123,7 @@ class Outbox:
             if (file := self._file) is None:
                 return b""
             left = (self.size if self._writable else self._memory_from) - position
-            return _whole(lambda count: os.pread(file, min(count, left), self._start + position), limit)
+            return _whole(lambda count: read_at(file, min(count, left), self._start + position), limit)
 
     def in_memory(self, position: int) -> int:
         """The bytes of the frames from `position` on that are in no file."""
@@ -139,11 +141,11 @@ class Outbox:
         """Close the file; delete it if everything in it is stored elsewhere."""
         with self._lock:
             if self._file is not None:
+                with suppress(OSError):
+                    os.close(self._file)  # before it is deleted, because Windows deletes no open file
                 if delete and self.path is not None:
                     with suppress(OSError):
                         self.path.unlink()
-                with suppress(OSError):
-                    os.close(self._file)
             self._file, self._writable = None, False
 
     def abandon(self) -> None:
@@ -158,7 +160,7 @@ class Outbox:
         data = MAGIC + frame(json.dumps(opening).encode())
         self._start = 0
         os.ftruncate(self._file, 0)
-        _write_all(self._file, data, 0)
+        write_at(self._file, data, 0)
         self._start = len(data)
 
     def _copy_with(self, opening: dict[str, Any]) -> None:
@@ -166,10 +168,15 @@ class Outbox:
         assert self._file is not None
         assert self.path is not None
         begin, copy = MAGIC + frame(json.dumps(opening).encode()), self.path.with_name(self.path.name + ".new")
-        new = os.open(copy, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        if not files.CAN_REPLACE:
+            write_at(self._file, begin + read_at(self._file, self.size, self._start), 0)
+            os.ftruncate(self._file, len(begin) + self.size)
+            self._start = len(begin)
+            return
+        new = os.open(copy, os.O_RDWR | os.O_CREAT | os.O_TRUNC | BINARY, 0o600)
         try:
-            _lock_file(new)
-            _write_all(new, begin + os.pread(self._file, self.size, self._start), 0)
+            lock(new)
+            write_at(new, begin + read_at(self._file, self.size, self._start), 0)
             os.replace(copy, self.path)
         except OSError:
             os.close(new)
@@ -254,18 +261,7 @@ def left_behind(path: Path) -> Iterator[bytes]:
 
 def in_use(path: Path) -> bool:
     """True if the process that writes the file still runs."""
-    try:
-        import fcntl
-
-        with path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except ImportError:
-        return False
-    except BlockingIOError:
-        return True
-    except OSError:  # this file system knows no locks
-        return False
-    return False
+    return is_locked(path)
 
 
 def _whole(read: Callable[[int], bytes], limit: int) -> bytes:
@@ -278,22 +274,9 @@ def _whole(read: Callable[[int], bytes], limit: int) -> bytes:
     return data[:end]
 
 
-def _write_all(file: int, data: bytes, at: int) -> None:
-    written = 0
-    while written < len(data):
-        written += os.pwrite(file, data[written:], at + written)
-
-
 def _drop_from_step(file: int) -> None:
     """Overwrite the opening with one of the same length, padded with spaces."""
-    length, _ = HEAD.unpack(os.pread(file, HEAD.size, len(MAGIC)))
-    opening = json.loads(os.pread(file, length, len(MAGIC) + HEAD.size))
+    length, _ = HEAD.unpack(read_at(file, HEAD.size, len(MAGIC)))
+    opening = json.loads(read_at(file, length, len(MAGIC) + HEAD.size))
     if opening.pop("from_step", None) is not None:
-        _write_all(file, frame(json.dumps(opening).encode().ljust(length)), len(MAGIC))
-
-
-def _lock_file(file: int) -> None:
-    with suppress(ImportError, OSError):
-        import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        write_at(file, frame(json.dumps(opening).encode().ljust(length)), len(MAGIC))

@@ -19,7 +19,8 @@ class LayerForm:
 
     index: the layer's number. path: the parameter's path in the model. width: the number of eigenvalues. wide: True if only
     quantiles and extremes are recorded. record: the record's name, "" for the layer's own eigenvalues. paths: the paths of the
-    step sizes ("dt") and of the second weights ("phase_weight"), if the record has them.
+    step sizes ("dt") and of the second weights ("phase_weight"), if the record has them. assumed: True if only the names of the
+    parameters suggest the form.
     """
 
     index: int
@@ -29,6 +30,7 @@ class LayerForm:
     wide: bool = False
     record: str = ""
     paths: Mapping[str, str] = field(default_factory=dict, compare=False)
+    assumed: bool = field(default=False, compare=False)
 
     @cached_property
     def id(self) -> str:
@@ -70,9 +72,10 @@ class ColumnReader:
                     record=layer.record,
                     paths=layer.paths,
                     gradients=_gradients(layer, columns),
+                    assumed=layer.assumed,
                 )
         layers = [found[layer.id] for layer in self.layers]
-        more = (names.BATCH_NONFINITE, names.LR, names.GRAD_NORM, names.WEIGHT_NORM)
+        more = (names.BATCH_NONFINITE, names.LR, names.GRAD_NORM, names.WEIGHT_NORM, names.SKIPPED, names.SCALE)
         optional = (columns[name][:, 0] if name in columns else None for name in more)
         return Rows(first_step, columns[names.TRAIN_LOSS][:, 0], columns[names.NORMS], layers, *optional), derived
 
@@ -89,7 +92,10 @@ class ColumnReader:
             distance = Values(of("boundary_distance_smallest"), smallest_at)
         states = (names.state_column(layer.id), names.state_at_column(layer.id))
         state = Values(*(columns[name] for name in states)) if states[0] in columns else nothing
-        return LayerRows(layer.index, layer.path, ratio=ratio, weight=weight, distance=distance, state=state, record=layer.record)
+        return LayerRows(
+            layer.index, layer.path, ratio=ratio, weight=weight, distance=distance, state=state, record=layer.record,
+            assumed=layer.assumed,
+        )  # fmt: skip
 
 
 def _gradients(layer: LayerForm, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

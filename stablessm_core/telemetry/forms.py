@@ -280,10 +280,14 @@ def _general_eigenvalue(form: Form, recorded: Mapping[str, Any], xp: Any) -> Any
 
 
 def _general_phase(form: Form, recorded: Mapping[str, Any], xp: Any) -> Any:
-    """arg lambda_bar in (-pi, pi]."""
+    """arg lambda_bar in (-pi, pi]. A negative f(w), as `direct` and `tanh` allow, turns the eigenvalue by half a circle."""
     if form.phase in ("angle", "radians"):
         angle = recorded["phase_weight"] if form.phase == "radians" else saturated_exp(recorded["phase_weight"], xp)
-        return xp.arctan2(xp.sin(angle), xp.cos(angle))
+        sine, cosine = xp.sin(angle), xp.cos(angle)
+        if form.time == "discrete" and form.map not in NO_MAP:
+            negative = _rate(form, recorded, xp) > 0
+            sine, cosine = xp.where(negative, -sine, sine), xp.where(negative, -cosine, cosine)
+        return xp.arctan2(sine, cosine)
     step = form.step_size(recorded)
     y = step * recorded["phase_weight"]
     if form.rule == "zoh":

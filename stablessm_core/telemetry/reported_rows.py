@@ -10,6 +10,7 @@ import numpy as np
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.column_reader import ColumnReader, LayerForm
 from stablessm_core.telemetry.detectors import Detectors, LayerRows, Rows, Values
+from stablessm_core.telemetry.detectors.steps import Steps
 
 NO_GRADIENT = np.float32(1e-30)  # stands for a gradient that does not exist: neither infinite nor dead
 
@@ -24,9 +25,18 @@ class OutsideReader(ColumnReader):
     def __init__(self, layers: list[LayerForm], detectors: Detectors, *, has_loss: bool, unowned: Collection[int] = ()) -> None:
         super().__init__(layers, detectors)
         self._has_loss, self._unowned = has_loss, unowned
+        self._change: tuple[int, Collection[int], Steps] | None = None
+
+    def change(self, step: int, unowned: Collection[int], steps: Steps) -> None:
+        """From `step` on, other optimizers train the layers. Any thread may call this."""
+        self._change = step, unowned, steps
 
     def read(self, first_step: int, columns: Mapping[str, np.ndarray]) -> tuple[Rows, dict[str, list[np.ndarray]]]:
         rows, derived = super().read(first_step, columns)
+        if self._change is not None and first_step + len(rows.loss) > self._change[0]:
+            _, self._unowned, steps = self._change
+            self._change = None
+            self.detectors.steps_are(steps)
         loss = rows.loss if self._has_loss else np.zeros_like(rows.loss)
         rows = replace(
             rows,
@@ -75,5 +85,4 @@ def _without_gradients(rows: Rows, skipped: np.ndarray) -> Rows:
         )
         for layer in rows.layers
     ]
-    loss = np.where(skipped & ~np.isfinite(rows.loss), np.float32(0), rows.loss)
-    return replace(rows, norms=norms, layers=layers, loss=loss)
+    return replace(rows, norms=norms, layers=layers)

@@ -22,7 +22,7 @@ TRAIN_LOSS = "train/loss"
 TRAIN_RATE = "train/tokens_per_second"
 STEP_TIME = "train/step_seconds"
 BATCH_NONFINITE = "train/batch_nonfinite"
-SKIPPED = "train/skipped"
+SKIPPED, SCALE = "train/skipped", "train/scale"
 LARGEST_INPUT, LARGEST_TARGET = "train/largest_input", "train/largest_target"
 LR = "optim/lr"
 GRAD_NORM = "optim/grad_norm"
@@ -85,6 +85,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     LARGEST_INPUT: ("", "Largest |x| in the real-valued input of the step's batch. NaN if the input contains NaN."),
     LARGEST_TARGET: ("", "Largest |y| in the real-valued target of the step's batch. NaN if the target contains NaN."),
     SKIPPED: ("", "1 if a gradient scaler skipped the update of the step, because a gradient was not finite; else 0."),
+    SCALE: ("", "Factor by which the gradient scaler multiplied the loss of the step."),
     WEIGHT_NORM: ("", "Global L2 norm of all trained weights, before the step's update."),
     LOSS_OVER_BEST: ("", "Training loss divided by the smallest training loss so far, this step included. 1: a new best."),
     LR: ("", "Learning rate of the step."),

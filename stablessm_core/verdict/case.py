@@ -209,6 +209,15 @@ class Case:
     def update(self) -> float | None:
         return facts.update_size(self.run, self.scalars, self.step)
 
+    def is_small(self, update: float | None) -> bool:
+        """Whether an update was small, also that of eigenvalue weights with a larger rate of their own."""
+        return update is not None and update * max(1.0, self.run.recurrent_ratio or 1.0) <= facts.SMALL_UPDATE
+
+    @property
+    def updated_little(self) -> bool:
+        """Whether the update before the fatal step was small; False if its size is unknown."""
+        return self.is_small(self.update)
+
     @cached_property
     def lr(self) -> float:
         """The learning rate of the first recorded row; NaN if unknown."""
@@ -252,6 +261,12 @@ class Case:
         """Whether the trial with this change died, at most SOON steps after the run."""
         one = None if self.autopsy is None else self.autopsy.counterfactual(change)
         return one is not None and self.lives(change) is False and int(one["step"]) <= self.step + SOON
+
+    @property
+    def is_tested(self) -> bool:
+        """Whether the autopsy measured what tells a too large rate, a wrong gradient and a changed loss apart: a slope confirmed
+        the gradient, or the run was trained again with a tenth of the rate."""
+        return self.autopsy is not None and (self.autopsy.gradient_agrees or self.lives("tenth_of_rate") is not None)
 
     @cached_property
     def measured_layer(self) -> int | None:

@@ -17,7 +17,7 @@ from stablessm_core.verdict.formats import bounded, near_one, number, ordinal, p
 from stablessm_core.verdict.inputs import Run
 from stablessm_core.verdict.measured import FLOAT32_LARGEST, MODERATE, PASSES, SAME_NORM, Autopsy, number_of
 from stablessm_core.verdict.sentences import Said, said, sentence
-from stablessm_core.verdict.words import WHICH, against_best, eigenvalue_label
+from stablessm_core.verdict.words import WHICH, against_best, eigenvalue_label, reserved
 
 Numbers = dict[str, Any]
 FAILS_TO_SQUARE = 1e18
@@ -290,9 +290,9 @@ def nearest_eigenvalue(case: Case) -> tuple[str, Numbers] | None:
         return None
     where = eigenvalue_label(case.run, worst.layer, worst.eigenvalue)
     at = f"at distance {number(worst.distance)}" if worst.distance > 0 else "exactly on it, so it does not decay"
-    begins = f"At step {worst.step:,} no recorded eigenvalue was outside the boundary."
+    begins = f"At step {worst.step:,} no recorded eigenvalue was outside the boundary{reserved(case.run)}."
     if not case.firsts:
-        begins = "No recorded eigenvalue was ever outside the boundary."
+        begins = f"No recorded eigenvalue was ever outside the boundary{reserved(case.run)}."
     text = f"{begins} The nearest at step {worst.step:,} was {where}, {at}."
     return text, {**_place(worst), "overflow_budget": worst.budget}
 

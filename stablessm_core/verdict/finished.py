@@ -20,13 +20,15 @@ from stablessm_core.verdict.formats import near_one, number, ordinal, plural, po
 from stablessm_core.verdict.inputs import Run, Scalars, Source
 from stablessm_core.verdict.sentences import Said, joined, said, sentence
 from stablessm_core.verdict.timeline import crossed, evaluated, event, reactions, rose
-from stablessm_core.verdict.words import WHICH, against_best, eigenvalue_label
+from stablessm_core.verdict.words import WHICH, against_best, eigenvalue_label, reserved
 
 LAST_ROWS = 10  # the loss at the start and at the end is the median of this many rows, at most
 WORSE = 3.0  # loss at the end divided by the loss at the start: at this ratio it ended far above its start
 AS_CONSTANT = 0.97  # loss at the end divided by that of a constant prediction: from this share on, nothing was learned beyond it
 JUDGED_FROM = 20  # minimum number of steps of a run that can have learned nothing
 JUDGED_ROWS = 8  # minimum number of recorded rows of such a run
+AS_HIGH = 0.3  # share of the last losses at or above the median of the first ones, from which on the loss hardly fell
+MUCH_LOWER = 0.8  # loss at the end divided by that at the start: below it, the loss fell, however much it scatters
 STILL = 0.25  # share of the eigenvalue weights that never moved, from which on the verdict says so
 SEARCHED = 4 * facts.LOSS_TAIL  # number of last rows that are searched for a change of the data
 
@@ -95,6 +97,32 @@ class Ending:
         return facts.bad_evaluation(self.source)
 
     @property
+    def still_with_gradient(self) -> tuple[int, int]:
+        """How many recorded weights never moved although they have a gradient, and of how many."""
+        return self._still[0], self._still[2]
+
+    @property
+    def still_without_gradient(self) -> tuple[int, int]:
+        """How many recorded weights never moved and have a gradient of exactly 0, and of how many."""
+        return self._still[1], self._still[2]
+
+    @cached_property
+    def _still(self) -> tuple[int, int, int]:
+        run, pushed, without, of = self.run, 0, 0, 0
+        frozen = run.reported is None and run.config["optimizer"].get("recurrent_lr") == 0
+        if frozen or run.status not in FINAL or not self.is_long:
+            return 0, 0, 0
+        for layer in run.layers:
+            first, last = (self.source.layer(layer.index, step, step) for step in (run.first_step, self.last))
+            if not len(first) or not len(last) or first.weight is None or last.weight is None or last.ratio is None:
+                continue
+            still, ratio = first.weight[0] == last.weight[0], last.ratio[0]
+            pushed += int((still & np.isfinite(ratio) & (ratio > 0)).sum())
+            without += int((still & (ratio == 0)).sum())
+            of += last.weight.shape[1]
+        return pushed, without, of
+
+    @property
     def constant_loss(self) -> float | None:
         """The loss of the best constant prediction, measured before the training; None if it is unknown."""
         known = ((self.run.environment or {}).get("data") or {}).get("constant_loss")
@@ -105,8 +133,8 @@ def judge_finished(run: Run, source: Source, last: int) -> dict[str, Any]:
     """{sentences, events, evidence} of a run whose values up to step `last`, its last recorded one, are finite."""
     ending = Ending(run, source, last)
     worse = ended_above_start(ending)
-    told = said(evaluation_lost(ending), worse, learned_nothing(ending) or loss_did_not_fall(ending), weights_never_moved(ending))
-    told += said(data_changed(ending), rate_jumped(ending))
+    told = said(evaluation_lost(ending), worse, learned_nothing(ending) or loss_did_not_fall(ending))
+    told += said(weights_never_moved(ending), gradients_are_zero(ending), data_changed(ending), rate_jumped(ending))
     if not worse and run.status not in FINAL:
         told += said(loss_is_high(ending))
     told += recurrence(ending)
@@ -214,7 +242,7 @@ def learned_nothing(ending: Ending) -> str | None:
     names.TRAIN_LOSS,
     holds="at least 20 steps were trained and 8 rows recorded, the loss is not said to be that of a constant prediction, and "
     "the median of the last losses is below that of the first ones by at most 1 %, or by at most 5 % and half the range of the "
-    "first ones",
+    "first ones, or by at most 20 % while 3 in 10 of the last losses are not below that median",
 )  # fmt: skip
 def loss_did_not_fall(ending: Ending) -> str | None:
     if ending.losses is None or not ending.is_long or _far_above(ending):
@@ -222,7 +250,8 @@ def loss_did_not_fall(ending: Ending) -> str | None:
     begun, ended = ending.losses
     start, end = float(np.median(begun)), float(np.median(ended))
     spread = float(np.max(begun) - np.min(begun)) / 2
-    if end < start - max(0.01 * abs(start), min(spread, 0.05 * abs(start))):
+    as_high = float(np.mean(ended >= start)) >= AS_HIGH and end >= MUCH_LOWER * start > 0
+    if end < start - max(0.01 * abs(start), min(spread, 0.05 * abs(start))) and not as_high:
         return None
     fell = "hardly fell" if end < start else "did not fall"
     return (
@@ -251,17 +280,7 @@ def loss_is_high(ending: Ending) -> str | None:
     "of the recorded weights have a gradient at the last row and equal their value of the first row in every bit",
 )  # fmt: skip
 def weights_never_moved(ending: Ending) -> tuple[str, dict[str, Any]] | None:
-    run, still, of = ending.run, 0, 0
-    frozen = run.reported is None and run.config["optimizer"].get("recurrent_lr") == 0
-    if frozen or run.status not in FINAL or not ending.is_long:
-        return None
-    for layer in run.layers:
-        first, last = (ending.source.layer(layer.index, step, step) for step in (run.first_step, ending.last))
-        if not len(first) or not len(last) or first.weight is None or last.weight is None or last.ratio is None:
-            continue
-        has_gradient = np.isfinite(last.ratio[0]) & (last.ratio[0] > 0)
-        still += int((has_gradient & (first.weight[0] == last.weight[0])).sum())
-        of += last.weight.shape[1]
+    run, still, of = ending.run, *ending.still_with_gradient
     if not still or still < STILL * of:
         return None
     equal, have = ("equals", "it has a gradient") if still == 1 else ("equal", "they have gradients")
@@ -271,6 +290,22 @@ def weights_never_moved(ending: Ending) -> tuple[str, dict[str, Any]] | None:
     values = "their values" if still > 1 else "its value"
     text = f"{whose} {values} of step {run.first_step:,} in every bit at step {ending.last:,}, although {have}."
     return text, {"still": still, "of": of}
+
+
+@sentence(
+    "ssm/{layer}/weight", "ssm/{layer}/grad_over_weight",
+    holds="the run has ended after at least 20 steps and 8 recorded rows, it trains its eigenvalues, every recorded weight "
+    "equals its value of the first row in every bit, and its gradient at the last row is exactly 0",
+)  # fmt: skip
+def gradients_are_zero(ending: Ending) -> tuple[str, dict[str, Any]] | None:
+    zero, of = ending.still_without_gradient
+    if not zero or zero < of:
+        return None
+    start = f"All {of:,} eigenvalue weights equal their values" if of > 1 else "The only eigenvalue weight equals its value"
+    gradients, they = ("their gradients are", "they") if of > 1 else ("its gradient is", "it")
+    began, ended = ending.run.first_step, ending.last
+    text = f"{start} of step {began:,} in every bit at step {ended:,}: {gradients} exactly 0, so {they} never moved."
+    return text, {"still": zero, "of": of}
 
 
 @sentence(
@@ -349,7 +384,7 @@ def eigenvalues_inside(ending: Ending) -> str | None:
     recorded = "recorded " if run.reported is not None or worst.known < run.eigenvalues else ""
     count = f"All {worst.known:,} {recorded}eigenvalues are" if worst.known > 1 else f"The only {recorded}eigenvalue is"
     nearest = f"; the nearest, {where}, is at distance" if worst.known > 1 else ", at distance"
-    return f"{count} inside the stability boundary{nearest} {number(worst.distance)}."
+    return f"{count} inside the stability boundary{reserved(run)}{nearest} {number(worst.distance)}."
 
 
 @sentence(
@@ -363,7 +398,7 @@ def eigenvalues_on_boundary(ending: Ending) -> str | None:
     some = f"{worst.on_boundary:,} of {worst.known:,} recorded eigenvalues are" if worst.on_boundary > 1 else f"{where} is"
     return (
         f"{some[:1].upper()}{some[1:]} exactly on the stability boundary: such a state does not decay. No recorded eigenvalue is "
-        "outside."
+        f"outside{reserved(ending.run)}."
     )
 
 
@@ -373,7 +408,7 @@ def eigenvalues_on_boundary(ending: Ending) -> str | None:
 def had_been_outside(ending: Ending) -> str | None:
     if ending.worst is None or ending.worst.outside or not ending.firsts:
         return None
-    return f"Some had been outside before, first at step {ending.firsts[0].step:,}."
+    return f"Some had been outside before, first at step {ending.firsts[0].step:,}{reserved(ending.run)}."
 
 
 @sentence("ssm/{layer}/boundary_distance", holds="an eigenvalue is outside the boundary at the last recorded row")
@@ -392,8 +427,9 @@ def eigenvalues_outside(ending: Ending) -> str | None:
     first = f", first at step {ending.firsts[0].step:,}" if ending.firsts else ""
     size = worst.value if worst.value is not None else 1 - worst.distance
     total = f"{run.eigenvalues:,} eigenvalue{'' if run.eigenvalues == 1 else 's'}"
+    boundary = f"outside the stability boundary{reserved(run)}"
     return (
-        f"{count} of {total} {'is' if worst.outside == 1 else 'are'} outside the stability boundary{first}: in {many} "
+        f"{count} of {total} {'is' if worst.outside == 1 else 'are'} {boundary}{first}: in {many} "
         f"{recorded}, at least one{of_layer} was. The furthest, {where}, is {near_one(size)}."
     )
 

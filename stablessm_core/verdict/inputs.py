@@ -104,12 +104,14 @@ class Scalars:
 @dataclass(frozen=True)
 class Layer:
     """A layer whose values are recorded. form: None if this version does not know the form. wide: True if only the extremes are
-    recorded."""
+    recorded. reservation: what statements about its eigenvalues take for granted, a value of
+    `telemetry.assumptions.RESERVATIONS`; None if nothing."""
 
     index: int
     width: int
     form: Form | None
     wide: bool = False
+    reservation: str | None = None
 
     @property
     def may_exceed(self) -> bool:
@@ -261,6 +263,14 @@ class Run:
     @property
     def eigenvalues(self) -> int:
         return sum(layer.width for layer in self.layers)
+
+    def reserved(self, kind: str) -> list[Layer]:
+        """The layers whose eigenvalues take this for granted: "assumed", "decay" or "diagonal"."""
+        return [layer for layer in self.layers if layer.reservation == kind]
+
+    def is_assumed(self, layer: int) -> bool:
+        """True if only the names of its parameters suggest the map of this layer."""
+        return any(one.index == layer for one in self.reserved("assumed"))
 
     @property
     def fatal(self) -> dict[str, Any] | None:

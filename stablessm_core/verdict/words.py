@@ -27,13 +27,39 @@ OUTCOMES = {"lives": "✓", "dies": "✕", "open": "…"}  # of a fork that test
 
 def eigenvalue_label(run: Run, layer: int, eigenvalue: int | None = None, *, first: bool = False) -> str:
     """ "eigenvalue 9", or "eigenvalue 9 of layer 1" if the run has several layers. A reported run's layer is named by its path,
-    too."""
-    path = f" ({run.paths[layer]})" if run.reported is not None and layer < len(run.paths) and run.paths[layer] else ""
+    too. An assumed map is stated."""
+    known = [run.paths[layer]] if run.reported is not None and layer < len(run.paths) and run.paths[layer] else []
+    more = "; ".join([*known, *(["its map is assumed"] if run.is_assumed(layer) else [])])
+    path = f" ({more})" if more else ""
     if eigenvalue is None:
         text = f"layer {layer}{path}"
     else:
         text = f"eigenvalue {eigenvalue}" + (f" of layer {layer}{path}" if len(run.layers) > 1 or path else "")
     return text[0].upper() + text[1:] if first else text
+
+
+RESERVED = {
+    "assumed": (
+        "if {} has the map that the names of its parameters suggest",
+        "if {} have the maps that their parameters suggest",
+    ),
+    "decay": ("counting only the decay factor of {}", "counting only the decay factors of {}"),
+    "diagonal": ("counting only the diagonal part of {}", "counting only the diagonal parts of {}"),
+}
+
+
+def reserved(run: Run) -> str:
+    """What a statement about all eigenvalues takes for granted, as a clause that begins with a comma; empty if nothing."""
+    clauses = []
+    for kind, (of_one, of_many) in RESERVED.items():
+        layers = [layer.index for layer in run.reserved(kind)]
+        if len(layers) == 1:
+            path = run.paths[layers[0]] if run.reported is not None and layers[0] < len(run.paths) else ""
+            clauses.append(of_one.format(f"layer {layers[0]}" + (f" ({path})" if path else "")))
+        elif layers:
+            every = len(layers) == len(run.layers)
+            clauses.append(of_many.format(f"all {len(layers):,} layers" if every else f"{len(layers):,} of the layers"))
+    return "".join(f", {clause}" for clause in clauses)
 
 
 def tensor_label(case: Case, *, first: bool = True) -> str:

@@ -170,3 +170,37 @@ def test_cancel_on_the_page_ends_the_training(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("stablessm_core.outside.run.Run.should_stop", property(lambda run: run.step >= 3))
     assert modules.trained(modules.Module(), adapter.StableSSMLogger()).global_step == 3
     assert [end.status for end in read(tmp_path / "runs").ends] == ["cancelled"]
+
+
+@pytest.mark.parametrize("through", ["logger", "experiment"])
+def test_watch_of_the_logger_records_the_eigenvalues_without_the_callback(through: str, tmp_path: Path) -> None:
+    module, logger = modules.Module(), adapter.StableSSMLogger()
+    owner = logger if through == "logger" else logger.experiment
+    owner.watch(module, log="all", log_freq=10, log_graph=True)
+    modules.trained(module, logger, callbacks=[])
+    found = read(tmp_path / "runs")
+    check_steps(found, module.weights, module.gradients)
+    assert [end.status for end in found.ends] == ["finished"]
+    assert [step for step, _ in found.metrics["train_loss"]] == [1, 2, 3, 4, 5, 6]
+    assert found.file.opening["how"]["optimizer"] == "adamw"
+
+
+def test_watch_beside_the_callback_records_each_step_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    class Watches(modules.Module):  # type: ignore[misc, name-defined]
+        def on_train_start(self) -> None:
+            self.logger.experiment.watch(self, log="gradients")
+
+    module, logger = Watches(), adapter.StableSSMLogger()
+    logger.watch(module)
+    modules.trained(module, logger)
+    check_steps(read(tmp_path / "runs"), module.weights, module.gradients)
+    assert capfd.readouterr().err.count("watches a model already") == 1
+
+
+def test_one_bad_hyperparameter_removes_no_other(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    module, logger = modules.Module(), adapter.StableSSMLogger(config={"mine": 1})
+    module.save_hyperparameters({"lr": 0.1, "huge": 10**400, "device": torch.device("cpu"), "n": torch.tensor(3)})
+    modules.trained(module, logger)
+    config = read(tmp_path / "runs").file.opening["config"]
+    assert config == {"lr": 0.1, "huge": str(10**400), "device": "cpu", "n": 3, "mine": 1}
+    assert "config.huge is an integer of 1,329 bits" in capfd.readouterr().err

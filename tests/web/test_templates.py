@@ -549,10 +549,11 @@ def test_the_run_page_shows_accuracy_and_memory_charts_only_if_the_run_records_t
 
     small = [chart.name for chart in figures.small_charts()]
     recorded = ["train/loss", "eval/loss", "ssm/0/relative_step", "ssm/0/overflow_budget"]
-    without, with_all = shown(recorded), shown([*recorded, "eval/accuracy", "system/host_memory_gib", "system/gpu_memory_gib"])
+    optional = ["eval/accuracy", "train/skipped", "train/scale", "system/host_memory_gib", "system/gpu_memory_gib"]
+    without, with_all = shown(recorded), shown([*recorded, *optional])
     assert [name for name in without if name in small] == small
     of_run = [name for name in without if charts.CHARTS[name].scope == "run"]
-    assert [name for name in of_run if not without[name]] == ["accuracy", "host_memory", "gpu_memory"]
+    assert [name for name in of_run if not without[name]] == ["accuracy", "skipped", "scale", "host_memory", "gpu_memory"]
     assert all(with_all[name] for name in of_run)
 
 

@@ -8,7 +8,7 @@ import re
 import numpy as np
 
 from benchmarks.verdicts.audit import Context, claim
-from benchmarks.verdicts.audit.numbers import N, S, read, says, step
+from benchmarks.verdicts.audit.numbers import N, S, read, says, step, unit
 from benchmarks.verdicts.audit.recorded_facts import LN_LARGEST, LayerRows
 from stablessm_core.telemetry import series as names
 
@@ -123,7 +123,9 @@ def the_limit(context: Context, match: re.Match[str]) -> bool | None:
 
 @claim(rf"Expected step: {N} x this distance \(map slope R_f {N} x learning rate(?: x \|g\|)?(?: plus momentum)? {N}\)")
 def an_expected_step(context: Context, match: re.Match[str]) -> bool:  # noqa: ARG001
-    return abs(read(match[1]) - read(match[2]) * read(match[3])) <= 0.02 * read(match[1]) + 0.01
+    slope, step_of_weight = read(match[2]), read(match[3])
+    rounding = slope * unit(match[3]) + step_of_weight * unit(match[2])  # of the two factors, as they are written
+    return abs(read(match[1]) - slope * step_of_weight) <= 0.02 * read(match[1]) + 0.01 + (rounding + unit(match[1])) / 2
 
 
 @claim(rf"Measured: {N} x")

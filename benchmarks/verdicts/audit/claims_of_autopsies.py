@@ -18,6 +18,7 @@ OF_WORDS = {
     "with another map": "other_map", "without the batch": "batch_left_out", "unchanged": "unchanged",
     "with every batch scaled to its usual size": "batches_scaled", "without weight decay": "no_weight_decay",
     "with a norm that scales its input before it squares": "scaled_norm",
+    "with the learning rate that was usual before": "usual_rate",
 }  # fmt: skip
 
 
@@ -284,5 +285,9 @@ def the_control_differs(context: Context, match: re.Match[str]) -> bool:
 )
 def lives_without_decay(context: Context, match: re.Match[str]) -> bool:
     trials = context.facts.findings["counterfactuals"]
-    product = max(context.facts.lr.values()) * context.facts.config["optimizer"]["weight_decay"]
-    return says(match[1], product) and any(one["change"] == "no_weight_decay" and one["lives"] for one in trials)
+    own, rate = context.facts.config["optimizer"], max(context.facts.lr.values())
+    recurrent = rate * (own.get("recurrent_lr") or own["lr"]) / own["lr"]
+    products = (rate * own["weight_decay"], recurrent * (own.get("recurrent_weight_decay") or 0.0))
+    return any(says(match[1], product) for product in products) and any(
+        one["change"] == "no_weight_decay" and one["lives"] for one in trials
+    )

@@ -30,10 +30,11 @@ def says(text: str, value: float, slack: float = 0.75) -> bool:
         return math.isnan(said) and math.isnan(value)
     if math.isinf(said) or math.isinf(value):
         return said == value
-    return abs(said - value) <= slack * _unit(text) + 1e-12 * abs(value)
+    return abs(said - value) <= slack * unit(text) + 1e-12 * abs(value)
 
 
-def _unit(text: str) -> float:
+def unit(text: str) -> float:
+    """The value of one unit of the last digit that the text writes."""
     mantissa, _, exponent = text.replace(",", "").partition("e")
     scale = 10.0 ** int(exponent or 0)
     if "." in mantissa:

@@ -179,13 +179,14 @@ def eigenvalue_alert(
     of the message, with the number and its comparison. more: text after the number of other eigenvalues.
     """
     value, eigenvalue = float(values.values[row, column]), values.eigenvalue(row, column)
+    assumed = " (its map is assumed)" if layer.assumed else ""
     others = ""
     if count > 1:
         known = f"{count - 1} of the other {values.values.shape[1] - 1}" if values.at is None else f"at least {count - 1} other"
         others = f"; the same holds for {known} eigenvalues"
     return kind.alert(
         step=rows.step(row),
-        message=f"layer {layer.layer}, eigenvalue {eigenvalue}: {what}{others}{more}",
+        message=f"layer {layer.layer}, eigenvalue {eigenvalue}{assumed}: {what}{others}{more}",
         series=names.layer_series(layer.id, chart),
         layer=layer.layer,
         eigenvalue=eigenvalue,

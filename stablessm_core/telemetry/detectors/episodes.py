@@ -80,6 +80,10 @@ class Detectors:
         # the episodes by kind of alert and layer; the last episode of a list is the newest
         self._episodes: dict[tuple[str, str], list[Episode]] = {}
 
+    def steps_are(self, steps: Steps) -> None:
+        """From the next rows on, the optimizer's steps are of this kind."""
+        self._watches = {name: replace(watch, steps=steps) for name, watch in self._watches.items()}
+
     def reset(self) -> None:
         """Forget every episode."""
         self._episodes.clear()

@@ -182,7 +182,7 @@ CHECKS: tuple[Check, ...] = (
     (
         "nonfinite_loss",
         "The training loss is NaN or infinite.",
-        lambda rows: ~np.isfinite(rows.loss) & rows.finite_batch,
+        lambda rows: ~np.isfinite(rows.loss) & rows.finite_batch & ~rows.was_skipped,
         _loss_alert,
     ),
     (

@@ -27,7 +27,9 @@ from stablessm_core.telemetry.stability import LN_LARGEST, overflow_budget, over
 
 # AdamW moves a weight by about the learning rate in its first steps, and later mostly by a small part of it
 FIRST_STEPS, LATER = 8, 4.0  # so later, a step of the learning rate must reach this many times the limit
-NOTICEABLE = 0.1  # SGD: a spike of the gradient counts if the step is at least this share of the norm of all weights
+INSIDE_UNTIL = 2  # AdamW: after these steps, an eigenvalue still inside the boundary is mostly not moving outwards
+NOTICEABLE = 0.2  # SGD: a spike of the gradient counts if the step is at least this share of the norm of all weights
+LARGE, UNUSED = 0.6, 0.5  # share of the limit; a state below UNUSED of so large a budget is bounded by other means
 
 
 def detect(rows: Rows, watch: Watch) -> Iterator[Condition]:
@@ -47,6 +49,8 @@ def _condition(rows: Rows, layer: LayerRows, watch: Watch, setup: Setup, states:
     if crosses:
         distance, ahead, carried = _distances(rows, layer, watch, setup)
         near = _may_overflow(rows, distance, ahead, carried, setup, limit)
+        if states is not None and near.any():  # rare, and a budget needs one logarithm per number
+            near &= ~_bounded_otherwise(layer, distance, states, setup, limit)
         if states is None:
             near |= distance <= 1 - overflow_eigenvalue(setup.length, watch.threshold * limit)
     # no warning in a row in which the loss or a state is already NaN or infinite
@@ -117,15 +121,33 @@ def _may_overflow(
         return reaches
     if setup.optimizer == "adamw":
         far: np.ndarray = ahead <= 1 - overflow_eigenvalue(setup.length, LATER * limit)
-        return np.where(_first_steps(rows), reaches, far)
+        early = _steps(rows) <= INSIDE_UNTIL
+        return np.where(_first_steps(rows), reaches, far) & (early | (distance < 0))
     relative = relative_step(rows, setup)
     return reaches if relative is None else (reaches & (relative >= NOTICEABLE)[:, None]) | (carried <= least)
 
 
+def _bounded_otherwise(layer: LayerRows, distance: np.ndarray, states: States, setup: Setup, limit: float) -> np.ndarray:
+    """The rows and eigenvalues whose powers are large while no recorded state is, (rows, eigenvalues).
+
+    The layer then bounds its states itself, as rwkv4 does by averaging. An eigenvalue at the largest gate says nothing about
+    that, because this gate does not last.
+    """
+    if computes_gates(layer.form):
+        return np.zeros(distance.shape, bool)
+    budget = overflow_budget(setup.length, distance)
+    bounded: np.ndarray = (budget >= LARGE * limit) & (states.now[:, None] < UNUSED * np.minimum(budget, limit))
+    return bounded
+
+
 def _first_steps(rows: Rows) -> np.ndarray:
     """True for each row that is one of the first steps of the training, (rows, 1)."""
-    first: np.ndarray = rows.first_step + np.arange(len(rows.loss)) <= FIRST_STEPS
-    return first[:, None]
+    first: np.ndarray = _steps(rows) <= FIRST_STEPS
+    return first
+
+
+def _steps(rows: Rows) -> np.ndarray:
+    return (rows.first_step + np.arange(len(rows.loss)))[:, None]
 
 
 def _alert_of_state(rows: Rows, row: int, layer: LayerRows, states: States, limit: float) -> Alert:

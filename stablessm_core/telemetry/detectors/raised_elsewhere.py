@@ -71,6 +71,12 @@ REPORTED = AlertKind(
     severity="warning",
     meaning="The program that trains the run raised this alert itself (`run.alert`).",
 )
+RECORDING_CHANGED = AlertKind(
+    name="recording_changed",
+    severity="warning",
+    meaning="A loop that `stablessm.watch` records has replaced a recorded parameter, or another optimizer trains the model, or "
+    "no more rows are recorded. The message says what is recorded since this step.",
+)
 
 KINDS = (
     NONFINITE_EVALUATION,
@@ -84,4 +90,5 @@ KINDS = (
     WORKER_UNFIT,
     RULE,
     REPORTED,
+    RECORDING_CHANGED,
 )

@@ -14,6 +14,7 @@ from stablessm_core.telemetry.detectors import (
     nonfinite,
     overflow_near,
     raised_elsewhere,
+    steps_skipped,
     training_explodes,
     unstable_eigenvalue,
 )
@@ -23,6 +24,7 @@ KINDS = {
     for kind in (
         *nonfinite.KINDS,
         batch_skipped.KIND,
+        steps_skipped.KIND,
         overflow_near.KIND,
         training_explodes.KIND,
         grad_over_weight.KIND,

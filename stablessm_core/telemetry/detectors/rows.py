@@ -58,7 +58,7 @@ class LayerRows:
     None if only extremes were recorded. record: the record's name, "" for the layer's own eigenvalues. paths: the names in the
     model of the other parameters that are recorded for each eigenvalue, by the kind in `recorded`. gradients: the gradients that
     are known for each eigenvalue, (rows, eigenvalues), by the kind of their parameter: "weight", "phase_weight" (divided by the
-    parameter) and "dt" (of the logarithm).
+    parameter) and "dt" (of the logarithm). assumed: True if only the names of the parameters suggest the form.
     """
 
     layer: int
@@ -72,6 +72,7 @@ class LayerRows:
     record: str = ""
     paths: Mapping[str, str] = field(default_factory=dict)
     gradients: Mapping[str, np.ndarray] = field(default_factory=dict)
+    assumed: bool = False
 
     @cached_property
     def id(self) -> str:
@@ -100,7 +101,8 @@ class Rows:
 
     norms: the norms of all weights, then of all gradients, (rows, 2 x parameters). batch: which part of the batch was not
     finite, as the number that the series BATCH_NONFINITE stores, (rows,). lr, grad_norm, weight_norm: the learning rate, the
-    gradient's global norm before clipping, and the global norm of all weights, (rows,). A field is None if it was not recorded.
+    gradient's global norm before clipping, and the global norm of all weights, (rows,). skipped, scale: not 0 if a gradient
+    scaler skipped the update of the step, and the scaler's factor, (rows,). A field is None if it was not recorded.
     """
 
     first_step: int
@@ -111,6 +113,8 @@ class Rows:
     lr: np.ndarray | None = None
     grad_norm: np.ndarray | None = None
     weight_norm: np.ndarray | None = None
+    skipped: np.ndarray | None = None
+    scale: np.ndarray | None = None
     stride: int = field(default=1, kw_only=True)
 
     def step(self, row: int) -> int:
@@ -123,6 +127,11 @@ class Rows:
         return np.ones(len(self.loss), bool) if self.batch is None else self.batch == 0
 
     @property
+    def was_skipped(self) -> np.ndarray:
+        """True for each row whose update a gradient scaler skipped: its loss and gradients were too large, and did no harm."""
+        return np.zeros(len(self.loss), bool) if self.skipped is None else np.asarray(self.skipped != 0)
+
+    @property
     def weight_norms(self) -> np.ndarray:
         return self.norms[:, : self.norms.shape[1] // 2]
 
@@ -133,7 +142,7 @@ class Rows:
     def cut(self, count: int) -> Rows:
         """The first `count` rows."""
         layers = [layer.cut(count) for layer in self.layers]
-        whole = (self.batch, self.lr, self.grad_norm, self.weight_norm)
+        whole = (self.batch, self.lr, self.grad_norm, self.weight_norm, self.skipped, self.scale)
         return Rows(
             self.first_step,
             self.loss[:count],

@@ -16,6 +16,17 @@ BOUNDED = (
     "shampoo", "signsgd", "signum", "novograd", "adabelief", "prodigy",
 )  # fmt: skip
 GROWING = ("sgd", "lbfgs")
+INNER = ("optimizer", "base_optimizer", "optim")  # what wrappers call the optimizer inside them
+
+
+def names_of(optimizer: object, depth: int = 4) -> list[str]:
+    """The names of an optimizer's class, of the classes from which it inherits, and of those of an optimizer inside it.
+
+    A class of a program's own that inherits from AdamW, or that wraps it, makes steps as AdamW does.
+    """
+    classes = [kind.__name__ for kind in type(optimizer).__mro__ if kind.__name__ not in ("Optimizer", "object")]
+    inner = next((found for name in INNER if (found := vars(optimizer).get(name)) is not None), None)
+    return classes + (names_of(inner, depth - 1) if depth and hasattr(inner, "param_groups") else [])
 
 
 def steps_of(optimizers: Iterable[str], *, clips: bool = False) -> Steps:

@@ -18,7 +18,7 @@ WINDOW = 16  # number of losses in a median
 LASTING = 8  # steps that a high loss must last if every step of the weights is bounded
 SUDDEN = 1.5  # a loss of this many times the threshold needs no second step
 SMALLEST = 1e-4
-LONG = 1.5  # a step of sgd of this many times the norm of all weights is an explosion, whatever the loss is
+LONG = 2.5  # a step of sgd of this many times the norm of all weights is an explosion, whatever the loss is
 NOTICEABLE = 0.6  # a high loss is critical if the step is at least this share of the norm of all weights
 LEVEL, RECENT, HIGH = "level", "recent", "high"  # keys of the detector's memory
 

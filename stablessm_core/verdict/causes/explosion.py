@@ -20,8 +20,10 @@ def _find(case: Case) -> Answer | None:
     if not case.risen and not outgrew:
         return None
     lives_frozen = bool(case.lives("recurrence_frozen"))  # then the recurrence has a part in it, and more than one cause fits
-    measured = not lives_frozen and (outgrew or case.dies_soon("recurrence_frozen") or case.largest >= MODERATE)
-    unproven = "cannot_tell" if case.autopsy is None else "inferred"  # a wrong gradient or a changed loss leaves the same rows
+    measured = (
+        case.is_tested and not lives_frozen and (outgrew or case.dies_soon("recurrence_frozen") or case.largest >= MODERATE)
+    )
+    unproven = "inferred" if case.is_tested else "cannot_tell"  # a wrong gradient or a changed loss leaves the same rows
     return Answer(confidence="measured" if measured else unproven, runner_up=_second(case))
 
 
@@ -87,9 +89,13 @@ def never_outside(case: Case) -> str | None:
     return "No recorded eigenvalue was ever outside the stability boundary."
 
 
-@sentence("train/loss", holds="the loss of the last finite row was at least 10 x its best, and no autopsy measured why")
+@sentence(
+    "train/loss",
+    holds="the loss of the last finite row was at least 10 x its best, and no autopsy confirmed the gradient or tried a tenth of "
+    "the rate",
+)
 def rows_fit_three_causes(case: Case) -> str | None:
-    if not case.risen or case.autopsy is not None:
+    if not case.risen or case.is_tested:
         return None
     return (
         "The recorded numbers cannot tell whether the learning rate was too large, the gradient was wrong or the loss function "

@@ -23,8 +23,8 @@ def _find(case: Case) -> Answer | None:
         return None
     if not (case.risen or large_first_updates(case)) or _cannot_be_to_blame(case):
         return None
-    if case.lives("tenth_of_rate") is False and not large_first_updates(case):
-        return None
+    if case.lives("tenth_of_rate") is False and (case.lives("batch_left_out") or not large_first_updates(case)):
+        return None  # a rate that suits every other batch is not too large
     second = "explosion" if case.risen else None
     return Answer(confidence="measured" if case.lives("tenth_of_rate") else "inferred", runner_up=second)
 
@@ -44,7 +44,8 @@ def large_first_updates(case: Case) -> bool:
     "train/loss", "optim/lr", "alerts", basis="inferred",
     holds="the second or third trained step was not finite, the rate is known, and one update could change the weights by "
     "half their norm (where their norm is not known, the rate was 1 or more), or the loss was 10 x its best and the updates "
-    "were not small, or the run lives with a tenth of the rate",
+    "were not small, or the run lives with a tenth of the rate; and the run does not die with a tenth of the rate while it lives "
+    "without the batch",
 )  # fmt: skip
 def first_updates_were_fatal(case: Case) -> str:
     trained = case.step - case.run.first_step + 1

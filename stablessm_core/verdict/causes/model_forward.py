@@ -27,10 +27,12 @@ def _made_here(case: Case) -> bool:
     layer = case.measured_layer
     if layer is not None and case.contributes(case.worst):
         return False
-    if case.risen:  # an explosion reaches such an operation in the end, too
-        return case.dies_soon("tenth_of_rate")
+    if case.risen:  # an explosion reaches such an operation in the end, too, and makes an infinity there
+        return not _overflowed(first) and case.dies_soon("tenth_of_rate")
     if _fails_the_same_way(first, autopsy.float64) and not _overflowed(first):
-        return True  # numbers that have grown overflow in float64, too: for them the trials decide
+        return True
+    if _overflowed(first) and not case.updated_little and case.step > case.run.first_step:
+        return False  # numbers that a large update made grow overflow in float64, too
     return not case.lives("tenth_of_rate") and not case.lives("recurrence_frozen")
 
 
@@ -50,9 +52,10 @@ def _fails_the_same_way(first: object, repeat: object) -> bool:
 @sentence(
     "autopsy.first_nonfinite", "autopsy.float64",
     holds="an operation of the forward pass that is no scan made the number from finite numbers below 1e18; in a layer, no "
-    "eigenvalue had used 0.3 of its budget limit; the run does not compute in float16; and if the loss had risen to 10 x its "
-    "best, the run dies at most 5 steps later with a tenth of the rate, else no trial with a slower rate or a frozen recurrence "
-    "lives, or the number is NaN and float64 fails in the same operation",
+    "eigenvalue had used 0.3 of its budget limit; the run does not compute in float16; if the loss had risen to 10 x its best, "
+    "the number is NaN and the run dies at most 5 steps later with a tenth of the rate, else no trial with a slower rate or a "
+    "frozen recurrence lives, or the number is NaN and float64 fails in the same operation; an infinity also needs that the "
+    "update before could move the weights by at most 0.1 x their norm",
 )  # fmt: skip
 def forward_made_it(case: Case) -> str | None:
     if not _made_here(case) or case.autopsy is None:

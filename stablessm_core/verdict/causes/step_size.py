@@ -41,7 +41,7 @@ def _find(case: Case) -> Answer | None:
         return None  # a single large gradient moves dt, too; only bounded steps move it step by step
     sizes = eigenvalues.largest_step_sizes(case.run, case.source, case.layer, case.step)
     large = case.state or case.largest >= MODERATE
-    if sizes is None or (case.risen and not (case.state and case.run.bounded_steps)):
+    if sizes is None or (case.risen and not (case.run.bounded_steps and (case.state or lives))):
         return None  # a gradient that exploded moves dt, too; only the steps of AdamW do not grow with it
     if np.isfinite(sizes[1]) and not sizes[1] >= (GREW if large else RAN_AWAY) * sizes[0]:
         return None

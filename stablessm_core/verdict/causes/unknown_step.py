@@ -62,20 +62,15 @@ def _jump(case: Case) -> Answer | None:
     elif grown is None or (case.step - grown.step > 1 and grown.rose_at is None):
         return None
     elif grown.rose_at is None:
-        jumped = grown.times < CALM and _is_small(case, update)
+        jumped = grown.times < CALM and case.is_small(update)
     else:
         update = facts.update_size(case.run, case.scalars, grown.rose_at)
-        jumped = grown.record >= JUMP and grown.jump >= JUMP and _is_small(case, update)
+        jumped = grown.record >= JUMP and grown.jump >= JUMP and case.is_small(update)
     if not jumped:
         return None
     rose = grown is not None and grown.rose_at is not None
     runner_up = "bad_input" if case.largest_of_batch is None else "bad_loss" if not rose else "explosion"
     return _unknown(Step("jump", update), runner_up)
-
-
-def _is_small(case: Case, update: float | None) -> bool:
-    """Whether the update was small, also that of eigenvalue weights with a larger rate of their own."""
-    return update is not None and update * max(1.0, case.run.recurrent_ratio or 1.0) <= facts.SMALL_UPDATE
 
 
 def _gap(case: Case) -> Answer | None:

@@ -185,3 +185,20 @@ def test_what_rounding_explains_is_no_departure(name: str, options: dict[str, An
         assert layer.not_probed or form_error(layer, D_MODEL) == (pytest.approx(0, abs=1e-4), pytest.approx(0, abs=1e-2))
     found = form_error(layer, D_MODEL)
     assert isinstance(found, str) or found[0] - found[1] < 1e-3
+
+
+@pytest.mark.parametrize("map_", ["direct", "tanh", "exp"])
+@pytest.mark.parametrize("name", [name for name in LAYERS if name not in ("hyena",)])
+def test_a_negative_weight_has_the_recorded_eigenvalue_with_every_map(name: str, map_: str) -> None:
+    """A map such as `direct` then turns a complex eigenvalue by half a circle."""
+    options = SMALL.get(name, [{}])[0]
+    try:
+        layer = made(name, options, map_)
+    except ValueError:
+        pytest.skip("this layer cannot have this map")
+    with torch.no_grad():
+        for record in layer.records():
+            if isinstance(record.weight, nn.Parameter):
+                record.weight.neg_()
+    found = form_error(layer, D_MODEL)
+    assert isinstance(found, str) or found[0] - found[1] < 1e-3

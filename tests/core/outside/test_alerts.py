@@ -13,7 +13,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 import stablessm
 from stablessm_core.telemetry.detectors import Alert
 from tests.core.outside.reading import read
-from tests.core.outside.stand_ins import Mamba2Mixer
+from tests.core.outside.stand_ins import Mamba2Mixer, module
 
 Make = Callable[[nn.Module], torch.optim.Optimizer]
 
@@ -86,3 +86,23 @@ def test_a_copy_that_no_optimizer_trains_is_not_dead(tmp_path: Path) -> None:
     assert "ssm/1/weight" in found.catalogue
     dead = [(a.layer, a.step) for a in found.alerts if a.kind == "dead_eigenvalues"]
     assert dead == [(0, 210)], "the trained layer has stopped learning; its average never learns"
+
+
+UNSTABLE, STEP = torch.full((3,), 0.3), torch.zeros(3)
+
+
+@pytest.mark.parametrize(("model", "said"), [
+    (module("Unheard", Lambda_re=UNSTABLE, Lambda_im=STEP, log_step=STEP), True),
+    (module("S5SSM", Lambda=torch.complex(UNSTABLE, STEP), log_step=STEP), False),
+])  # fmt: skip
+def test_an_alert_about_an_eigenvalue_says_that_its_map_is_assumed(tmp_path: Path, model: nn.Module, said: bool) -> None:
+    optimizer = sgd(model)
+    with stablessm.watch(model, optimizer, mode="offline", dir=tmp_path) as run:
+        for _ in range(30):
+            for p in model.parameters():
+                p.grad = torch.full_like(p, 1e-3)
+            run.loss(1.0)
+            optimizer.step()
+    about = [alert for alert in read(tmp_path).sink.alerts if alert.eigenvalue is not None]
+    assert about
+    assert all(("its map is assumed" in alert.message) == said for alert in about)

@@ -140,3 +140,126 @@ def test_sys_exit_in_another_thread_is_not_the_end_of_the_program(tmp_path: Path
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, stderr=subprocess.DEVNULL)
     assert [e.status for e in read(tmp_path).ends] == ["finished"]
+
+
+LOOP = """
+import sys, threading, stablessm
+run = stablessm.log_only(mode="offline", dir=sys.argv[1])
+for i in range(5): run.log({"a": i})
+"""
+TROUBLES = {
+    "another hook": ("sys.excepthook = lambda *_: None\nraise ValueError('boom')", "failed", "ValueError: boom, after step 5"),
+    "a thread that trains": (
+        "def train():\n    run.log({'a': 9})\n    raise ValueError('boom')\n"
+        "t = threading.Thread(target=train, name='trainer'); t.start(); t.join()",
+        "failed", "in the thread trainer: ValueError: boom, after step 6",
+    ),
+    "another thread": ("t = threading.Thread(target=lambda: 1 / 0); t.start(); t.join()", "finished", ""),
+    "a thread, before more values": (
+        "def train():\n    run.log({'a': 9})\n    raise ValueError('boom')\n"
+        "t = threading.Thread(target=train); t.start(); t.join()\nrun.log({'a': 10})",
+        "finished", "",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_an_exception_after_the_last_value_is_the_cause(tmp_path: Path, trouble: str) -> None:
+    code, status, reason = TROUBLES[trouble]
+    subprocess.run([sys.executable, "-c", LOOP + code, str(tmp_path)], stderr=subprocess.DEVNULL, check=False)
+    (end,) = read(tmp_path).ends
+    assert end.status == status
+    assert end.reason.removesuffix("; 0 steps missing") == reason
+
+
+PROMPTS = {
+    "an exception is the last": ("1 / 0\n", "failed", "ZeroDivisionError: division by zero, after step 5"),
+    "values follow the exception": ("1 / 0\nrun.log({'a': 1})\n", "finished", ""),
+    "other lines follow the exception": (
+        "1 / 0\nprint(run.step)\n",
+        "failed",
+        "ZeroDivisionError: division by zero, after step 5",
+    ),
+    "no exception": ("print(run.step)\n", "finished", ""),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_an_exception_at_a_prompt_ends_a_run_that_reports_nothing_after_it(tmp_path: Path, prompt: str) -> None:
+    typed, status, reason = PROMPTS[prompt]
+    (tmp_path / "loop.py").write_text(LOOP)
+    command = [sys.executable, "-i", str(tmp_path / "loop.py"), str(tmp_path)]
+    subprocess.run(command, input=typed, text=True, capture_output=True, check=False)
+    (end,) = read(tmp_path).ends
+    assert (end.status, end.reason.removesuffix("; 0 steps missing")) == (status, reason)
+
+
+# a module with the part of IPython's interface that notebooks use: a shell that calls functions after each cell
+SHELL = """
+import sys, types
+class Result: error_before_exec = error_in_exec = None
+class Events:
+    def __init__(self): self.after = []
+    def register(self, name, function): assert name == "post_run_cell"; self.after.append(function)
+    def unregister(self, name, function): self.after.remove(function)
+class Shell:
+    events, space = Events(), {}
+    def run_cell(self, code):
+        result = Result()
+        try: exec(code, self.space)
+        except BaseException as error: result.error_in_exec = error
+        for function in list(self.events.after): function(result)
+shell = Shell()
+sys.modules["IPython"] = types.SimpleNamespace(get_ipython=lambda: shell)
+"""
+CELLS = {
+    "boom": (["for i in range(3):\n    run.log({'a': i})\nraise RuntimeError('boom')"],
+             "failed", "in a cell of the notebook: RuntimeError: boom, after step 8"),
+    "interrupted": (
+        ["raise KeyboardInterrupt", "print(run.step)"],
+        "cancelled",
+        "in a cell of the notebook: Ctrl-C, after step 5",
+    ),
+    "goes on": (["raise RuntimeError('boom')", "run.log({'a': 1})"], "finished", ""),
+    "ended by hand": (["raise RuntimeError('boom')", "run.finish()"], "finished", ""),
+    "fine": (["run.log({'a': 1})"], "finished", ""),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cells", CELLS)
+def test_an_exception_in_a_cell_ends_a_run_that_reports_nothing_after_it(tmp_path: Path, cells: str) -> None:
+    codes, status, reason = CELLS[cells]
+    code = SHELL + "\n".join(f"shell.run_cell({one!r})" for one in [LOOP, *codes]) + "\nassert len(shell.events.after) <= 1"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], stderr=subprocess.DEVNULL, check=True)
+    (end,) = read(tmp_path).ends
+    assert (end.status, end.reason.removesuffix("; 0 steps missing")) == (status, reason)
+
+
+FORK = """
+import multiprocessing, sys, stablessm
+run = stablessm.log_only(mode="offline", dir=sys.argv[1])
+run.log({"a": 1})
+def child():
+    run.log({"a": 2})
+    run.log({"b": 3})
+    run.alert("child")
+context = multiprocessing.get_context("fork")
+for _ in range(3):
+    process = context.Process(target=child)
+    process.start()
+    process.join()
+run.finish()
+"""
+
+
+@pytest.mark.slow
+def test_what_forked_children_report_is_counted_and_said(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", FORK, str(tmp_path)], capture_output=True, text=True, check=True)
+    found = read(tmp_path)
+    assert done.stderr.count("this process was forked from the one that opened the run") == 3  # once in each child
+    assert done.stderr.count("9 values that forked children reported are not recorded") == 1
+    assert found.ends[0].reason == "finished after step 1; 9 values of forked children are not recorded"
+    assert found.metrics["a"] == [(1, 1)]

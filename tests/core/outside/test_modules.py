@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, softplus
 
 import stablessm
+from stablessm_core.outside.continuous_tables import PARAMETERIZATIONS
 from stablessm_core.outside.eigenvalues import UNCONFIRMED, Eigenvalues
 from stablessm_core.outside.modules import find_layers
 from stablessm_core.outside.tables import CLASSES, DELTA_NETS, HEADS
@@ -28,9 +30,9 @@ def lambda_bar(found: Eigenvalues) -> np.ndarray:
         pairs = torch.view_as_real(weight) if weight.is_complex() else weight
         recorded = {"weight": pairs[..., 0].flatten(), "phase_weight": pairs[..., 1].flatten()}
     else:
-        recorded = {"weight": weight.flatten().repeat_interleave(found.repeat)}
+        recorded = {"weight": weight.flatten().repeat_interleave(found.repeat).repeat(found.tile)}
         if found.imag is not None:
-            recorded["phase_weight"] = found.imag.detach().flatten()
+            recorded["phase_weight"] = found.imag.detach().flatten().repeat(found.tile)
     if found.step is not None:
         steps = found.step.compute(found.step.weight.detach().reshape(1, -1).float())[0]
         recorded |= dict.fromkeys(GATES, steps) if found.form.gate else {"dt": steps}
@@ -72,6 +74,13 @@ def s4d() -> tuple[nn.Module, Tensor]:
     return module("S4DKernel", log_A_real=w, A_imag=imag, log_dt=dt), exp_decay(w, dt.exp()[:, None])
 
 
+def stablessm_kernel(name: str) -> tuple[nn.Module, Tensor]:
+    w, imag, dt = torch.rand(2, 3), torch.randn(2, 3), torch.randn(2)
+    rate = {"exp": w.exp(), "softplus": softplus(w), "best": 1 / (w**2 + 0.1), "direct": -w}[name]
+    made = module("STABLESSMKernel", log_A_real=w, A_imag=imag, log_dt=dt, parameterization=name)
+    return made, torch.exp(-dt.exp()[:, None] * rate)
+
+
 def s4(transform: str) -> tuple[nn.Module, Tensor]:
     w, imag, dt = torch.randn(2, 3), torch.randn(2, 3), torch.randn(2, 1)
     made = module("SSMKernelDiag", A_real=w, A_imag=imag, inv_dt=dt, real_transform=transform, dt_transform="exp")
@@ -106,6 +115,7 @@ EVERY = {
     "mLSTMLayer": lambda: (module("mLSTMLayer", fgate_preact__bias=20 * A3), torch.sigmoid(15 * torch.tanh(20 * A3 / 15))),
     "GatedLinearAttention": lambda: (module("GatedLinearAttention", gk_proj__1__bias=A4), torch.exp(logsigmoid(A4) / 16)),
     "S4DKernel": s4d,
+    **{f"STABLESSMKernel, {name}": (lambda name=name: stablessm_kernel(name)) for name in PARAMETERIZATIONS},
     "SSMKernelDiag, exp": lambda: s4("exp"),
     "SSMKernelDiag, softplus": lambda: s4("softplus"),
     "S5SSM": s5,
@@ -127,7 +137,7 @@ def test_the_eigenvalues_of_each_known_module_are_those_that_it_computes(name: s
 
 def test_every_class_of_the_table_is_tested_above() -> None:
     known = {name for name, find in CLASSES.items() if callable(find)}
-    aliases = {"MambaBlock", "xLSTMLayer", "SSMKernelDPLR", "SSMKernelDiag"}
+    aliases = {"MambaBlock", "VMambaBlock", "xLSTMLayer", "SSMKernelDPLR", "SSMKernelDiag"}
     assert known - aliases == {name.partition(",")[0] for name in EVERY} - {"SSMKernelDiag", "S5 in halves", "LRU", "S7"}
 
 
@@ -202,3 +212,65 @@ def test_a_declaration_comes_before_the_tables() -> None:
 def test_a_declaration_that_matches_nothing_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"layers has the patterns \['nothing'\]"):
         find_layers(nn.Sequential(Mamba2Mixer(4)), {"nothing": stablessm.eigenvalues("exp", "discrete")})
+
+
+def bidirectional(name: str, backward: str, *, shared: bool) -> nn.Module:
+    """Mamba in two directions, with the names of the backward parameters that several projects use."""
+    parameters = {"A_log": torch.randn(3, 4), backward: torch.randn(3, 4), "dt_proj__bias": torch.randn(3)}
+    word = backward.replace("A", "").replace("log", "").strip("_")
+    return module(name, **parameters | ({} if shared else {f"dt_proj_{word}__bias": torch.randn(3)}))
+
+
+@pytest.mark.parametrize("backward", ["A_b_log", "A_log_b", "A_log_bwd", "A_reverse_log"])
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("name", ["Mamba", "Unheard"])
+def test_both_directions_of_a_bidirectional_module_are_watched(name: str, backward: str, shared: bool) -> None:
+    made: Any = bidirectional(name, backward, shared=shared)
+    found = find_layers(nn.Sequential(made))
+    assert [layer.path for layer in found.layers] == ["0.A_log", f"0.{backward}"]
+    bias = made.dt_proj.bias if shared else next(m for n, m in made.named_modules() if n.startswith("dt_proj_")).bias
+    expected = exp_decay(getattr(made, backward), softplus(bias)[:, None])
+    np.testing.assert_allclose(lambda_bar(found.layers[1].eigenvalues), expected.detach().flatten(), rtol=1e-5)
+    assert (found.sentences, found.unwatched) == ([], [])
+
+
+@pytest.mark.parametrize("name", ["Mamba", "MambaBlock", "Mamba2"])
+def test_a_whole_model_with_the_name_of_a_layer_gives_no_warning(name: str) -> None:
+    inner, _ = heads("Mamba2") if name == "Mamba2" else mamba("MambaBlock")
+    whole: Any = module(name, A_width=12)
+    whole.layers = nn.ModuleList([inner])
+    found = find_layers(whole)
+    assert [layer.path for layer in found.layers] == ["layers.0.A_log"]
+    assert found.sentences == []
+
+
+@pytest.mark.parametrize("n_ssm", [1, 2, 4])
+@pytest.mark.parametrize("real", [True, False])
+@pytest.mark.parametrize("rule", ["zoh", "bilinear"])
+def test_channels_that_share_eigenvalues_have_step_sizes_of_their_own(n_ssm: int, real: bool, rule: str) -> None:
+    w, imag, dt = torch.randn(n_ssm, 3), torch.randn(n_ssm, 3), torch.randn(4, 1)
+    parameters = {"A_real": w, "inv_dt": dt} | ({} if real else {"A_imag": imag})
+    settings = {"real_transform": "exp", "dt_transform": "exp", "disc": rule, "is_real": real, "imag_transform": "none"}
+    (layer,) = find_layers(module("SSMKernelDiag", **parameters, **settings)).layers
+    channel = torch.arange(4) % n_ssm
+    z = dt.exp() * (-w.exp() + 1j * (0 if real else imag))[channel]
+    expected = torch.exp(z) if rule == "zoh" else (1 + z / 2) / (1 - z / 2)
+    assert layer.eigenvalues.problem() is None
+    np.testing.assert_allclose(lambda_bar(layer.eigenvalues), expected.abs().flatten(), rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("setting", "value"), [("disc", "foh"), ("real_transform", "relu"), ("parameterization", "cayley")])
+def test_a_choice_that_is_not_known_is_refused_with_its_name(setting: str, value: str) -> None:
+    name = "STABLESSMKernel" if setting == "parameterization" else "SSMKernelDiag"
+    made = s4("exp")[0] if name == "SSMKernelDiag" else stablessm_kernel("exp")[0]
+    setattr(made, setting, value)
+    found = find_layers(nn.Sequential(made))
+    assert found.layers == []
+    assert f"{setting} is {value!r}" in found.sentences[0]
+
+
+def test_parameters_that_look_like_eigenvalues_are_listed_beside_known_layers() -> None:
+    model = nn.Sequential(Mamba2Mixer(4), module("Griffin", Lambda=A4, gate_log=A4), nn.Linear(2, 2))
+    found = find_layers(model)
+    assert len(found.layers) == 1
+    assert found.unwatched == ["1.Lambda"]

@@ -277,7 +277,7 @@ def test_a_parameter_with_a_telling_name_is_proposed(tmp_path: Path, capfd: pyte
 
     model, optimizer = model_of(1, Own)
     stablessm.watch(model, optimizer, mode="offline", dir=tmp_path).finish()
-    assert "these parameters may hold some: 0.my_decay" in capfd.readouterr().err
+    assert "this parameter looks like eigenvalues and is not watched: 0.my_decay" in capfd.readouterr().err
 
 
 def test_an_unknown_parameter_can_be_watched_explicitly(tmp_path: Path) -> None:

@@ -88,7 +88,9 @@ def test_the_state_of_a_dss_layer_grows_as_the_deciding_distance_says() -> None:
 def rows_of(form: Form, weight: list[float], *, lr: float = 0.1, gates: dict[str, float] = GATES) -> Rows:
     values = {kind: one[None].astype(np.float32) for kind, one in recorded(form, weight, gates).items()}
     distance = form.derive("boundary_distance", values)
-    parts = [Values(one) for one in (np.ones_like(values["weight"]), values["weight"], distance, np.ones_like(values["weight"]))]
+    parts = [
+        Values(one) for one in (np.ones_like(values["weight"]), values["weight"], distance, np.full_like(values["weight"], 1e10))
+    ]
     layer = LayerRows(0, "ssm.w", *parts, form, values)
     return Rows(7, np.ones(1, np.float32), np.ones((1, 2), np.float32), [layer], lr=np.full(1, lr, np.float32))
 
@@ -201,7 +203,9 @@ def test_a_cap_is_recognised_in_both_precisions_and_infinity_and_large_numbers_a
 def test_an_alert_prints_a_cap_as_a_lower_bound() -> None:
     form = Form.of_map("direct", "continuous")
     values = {"weight": np.float32([[5e3]]), "dt": np.float32([[1.0]])}
-    parts = [Values(one) for one in (values["dt"], values["weight"], form.derive("boundary_distance", values), values["dt"])]
+    parts = [
+        Values(one) for one in (values["dt"], values["weight"], form.derive("boundary_distance", values), 1e15 * values["dt"])
+    ]
     rows = Rows(1, np.ones(1, np.float32), np.ones((1, 2), np.float32), [LayerRows(0, "w", *parts, form, values)])
     alerts = Detectors(["w"], Setup(length=100, limits=(0.5,)), **SETTINGS).scan(rows)
     messages = {alert.kind: alert.message for alert in alerts}

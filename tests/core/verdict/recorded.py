@@ -26,7 +26,8 @@ def run_of(
 
     eigenvalue: the values of eigenvalue 0 of two; for a map other than `direct`, its weights. other: those of eigenvalue 1, which
     stay near 0.5 by default. largest: the largest target of each batch. columns: more columns of the scalars. ratio, dt: |grad| /
-    |w| and the step sizes of eigenvalue 0; those of eigenvalue 1 are 1. of_run: fields of the Run.
+    |w| and the step sizes of eigenvalue 0; those of eigenvalue 1 are 1. ratio may also be that of both, (rows, 2). of_run: fields
+    of the Run.
     """
     loss = np.asarray(loss, float)
     step = 1 + every * np.arange(len(loss))
@@ -34,7 +35,8 @@ def run_of(
     first = 0.9 - moved if eigenvalue is None else np.asarray(eigenvalue, float)
     weight = np.stack([first, 0.5 - moved if other is None else np.asarray(other, float)], 1)
     ones = np.ones(len(loss))
-    recorded = {"weight": weight, "grad_over_weight": np.stack([ones if ratio is None else np.asarray(ratio, float), ones], 1)}
+    ratio = ones if ratio is None else np.asarray(ratio, float)
+    recorded = {"weight": weight, "grad_over_weight": ratio if ratio.ndim == 2 else np.stack([ratio, ones], 1)}
     if form.dt == "dt":
         recorded["dt"] = np.stack([ones if dt is None else np.asarray(dt, float), ones], 1)
     rows = verdict.Rows.derived(form, step, recorded)

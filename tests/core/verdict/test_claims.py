@@ -177,6 +177,12 @@ def test_a_loss_that_fell_less_than_it_scatters_is_not_said_to_have_risen() -> N
     assert texts(run_of([1.1, 0.9] * 10 + [0.995] * 20))["loss_did_not_fall"].startswith("The loss hardly fell:")
 
 
+def test_a_loss_that_scatters_hardly_fell_if_the_last_losses_are_often_as_high_as_the_first() -> None:
+    scattered = [1.0, 1.4, 0.8, 1.2, 0.6] * 4
+    assert "loss_did_not_fall" in texts(run_of([*scattered, *(0.9 * loss for loss in scattered)]))
+    assert "loss_did_not_fall" not in texts(run_of([*scattered, *(0.7 * loss for loss in scattered)]))
+
+
 def test_a_loss_below_zero_that_stayed_where_it_was_did_not_fall() -> None:
     assert texts(run_of([-1.1, -0.9] * 20))["loss_did_not_fall"].startswith("The loss did not fall: its median was -1 ")
 
@@ -262,3 +268,53 @@ def test_an_update_that_is_large_for_the_eigenvalues_is_not_called_small() -> No
         columns = {"weight_norm": [1000.0] * 7}
         found = judge(*run_of([*CALM, NAN], columns=columns, config=config, environment={"parameters": 100}))
         assert ("calm_before" in [one["sentence"] for one in found["sentences"]]) == cause
+
+
+# ---- what an autopsy did not measure ----
+
+
+RISEN = [*CALM, 6.0, 60.0, 600.0, NAN]
+
+
+def test_an_explosion_is_only_concluded_if_the_autopsy_measured_the_gradient_or_a_tenth_of_the_rate() -> None:
+    bare = findings(10, modules=modules(1e39), first_nonfinite=first("backward", "mul", "decoder"))
+    found = judge(*run_of(RISEN, autopsy=bare, name="sgd"))
+    assert (found["cause"], found["confidence"]) == ("explosion", "cannot_tell")
+    assert "cannot tell whether the learning rate was too large" in found["summary"]
+    proved = bare | {"gradient": gradient(9, 40.0, 40.0)}
+    found = judge(*run_of(RISEN, autopsy=proved, name="sgd"))
+    assert found["confidence"] != "cannot_tell"
+    assert "cannot tell" not in found["summary"]
+
+
+@pytest.mark.parametrize(("grad_norm", "said"), [(0.1, True), (100.0, False)])
+def test_an_infinity_of_the_forward_pass_is_not_blamed_on_it_after_a_large_update(grad_norm: float, said: bool) -> None:
+    made = first("forward", "aten.exp", "blocks.0.mlp", value="Infinity", largest_input=191.0)
+    dies = [counterfactual(change, False, 7) for change in ("unchanged", "tenth_of_rate", "recurrence_frozen")]
+    columns = {"weight_norm": [10.0] * 7, "grad_norm": [grad_norm] * 7}
+    record = run_of(
+        UNKNOWN,
+        columns=columns,
+        name="sgd",
+        autopsy=findings(7, first_nonfinite=made, counterfactuals=dies, float64=examples_of_causes.BROKEN),
+    )
+    assert ("forward_made_it" in texts(record)) is said
+
+
+def test_a_frozen_recurrence_that_lives_does_not_excuse_an_explosion_under_sgd() -> None:
+    tried = [counterfactual("unchanged", False, 7), counterfactual("recurrence_frozen", True)]
+    for last, thrown_by in ((0.55, "optimizer_step"), (60.0, "explosion")):
+        losses = [*CALM[:-1], last, NAN]
+        found = judge(
+            *run_of(losses, eigenvalue=OUTSIDE, name="sgd", autopsy=findings(7, counterfactuals=tried, modules=modules(1e39)))
+        )
+        assert (found["cause"], found["thrown_by"]) == ("eigenvalue_overflow", thrown_by)
+
+
+def test_step_sizes_that_a_frozen_run_does_without_explain_a_loss_that_rose_under_adamw() -> None:
+    tried = [counterfactual("unchanged", False, 10), counterfactual("recurrence_frozen", True)]
+    of = {"form": examples_of_causes.CONTINUOUS, "dt": [1.0] * 8 + [1e3, 1e5]}
+    found = judge(*run_of(RISEN, autopsy=findings(10, counterfactuals=tried, modules=modules(1e20)), **of))
+    assert (found["cause"], found["confidence"]) == ("step_size", "measured")
+    dead = [counterfactual("unchanged", False, 10), counterfactual("recurrence_frozen", False, 10)]
+    assert judge(*run_of(RISEN, autopsy=findings(10, counterfactuals=dead, modules=modules(1e20)), **of))["cause"] != "step_size"
