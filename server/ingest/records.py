@@ -13,7 +13,8 @@ from typing import Any
 
 import zstandard
 
-from server.ingest.schemas import RECORDS, BlockRecord, FlushRecord, check
+from server.ingest.message_schemas import RECORDS, BlockRecord, FlushRecord
+from server.ingest.schemas import check
 from stablessm_core.report.frames import LIMITS, BadFrame, Limits, unpack
 from stablessm_core.report.messages import Received
 from stablessm_core.telemetry import limits as most

@@ -11,10 +11,9 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, AllowInfNan, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from server.ingest.message_schemas import Divergence, Facts
 from server.ingest.schemas import (
     Count,
-    Divergence,
-    Facts,
     FormRecord,
     HowSection,
     Layers,

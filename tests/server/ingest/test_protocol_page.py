@@ -11,8 +11,8 @@ import httpx
 import numpy as np
 import pytest
 
+from server.ingest.message_schemas import AlertRecord
 from server.ingest.records import read_records
-from server.ingest.schemas import AlertRecord
 from stablessm_core.report.frames import pack
 from stablessm_core.report.messages import CatalogueMessage
 from stablessm_core.telemetry.blocks import Block
