@@ -40,6 +40,7 @@ class Arguments:
     resume: str
     from_step: int | None
     total_steps: int | None
+    length: int | None
     mode: Mode
     dir: Path
     every: int
@@ -87,6 +88,7 @@ def check_arguments(*, every: int = 1, strict_config: bool = True, **options: Un
         resume=resume,
         from_step=None if from_step is None else _count("from_step", from_step, 0),
         total_steps=None if given["total_steps"] is None else _count("total_steps", given["total_steps"], 1),
+        length=None if given["length"] is None else _count("length", given["length"], 1),
         mode=found_mode,
         dir=Path(where),
         every=_count("every", every, 1),

@@ -38,4 +38,4 @@ def sentence(paths: list[str]) -> str:
     """A sentence that lists these parameters and says how to declare them."""
     shown = ", ".join(paths[:SHOWN]) + (f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else "")
     are = "this parameter looks like eigenvalues and is" if len(paths) == 1 else "these parameters look like eigenvalues and are"
-    return f"{are} not watched: {shown}. Declare what they mean with layers={{pattern: stablessm.eigenvalues(...)}}"
+    return f"{are} not watched: {shown}. Declare the map with layers={{pattern: stablessm.eigenvalues(...)}}"

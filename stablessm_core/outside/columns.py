@@ -44,8 +44,9 @@ class WatchedLayer:
             self.number, self.layer.path, of.form, of.width, self.wide, paths=self.layer.paths, assumed=is_assumed(of.note)
         )
 
-    def catalogue(self, gradient: str, every: int) -> list[SeriesSpec]:
-        """The layer's series. gradient: a key of GRADIENTS, which the meaning of each gradient's series states."""
+    def catalogue(self, gradient: str, every: int, length: int | None = None) -> list[SeriesSpec]:
+        """The layer's series. gradient: a key of GRADIENTS, which the meaning of each gradient's series states. length: of the
+        sequences over which a state runs; None if it is unknown."""
         of = self.layer.eigenvalues
         steps = None if of.step is None else of.step.weight.numel()
         gate = steps if of.form.gate and steps is not None else 0
@@ -54,7 +55,7 @@ class WatchedLayer:
         else:
             found = names.layer_catalogue(self.number, of.width, of.form, steps=steps, gates=gate, gradient=True)
         found += names.following_catalogue(
-            self.number, of.width, of.form, length=None, every_eigenvalue=every == 1 and not self.wide, constant_gate=True
+            self.number, of.width, of.form, length=length, every_eigenvalue=every == 1 and not self.wide, constant_gate=True
         )
         kept = [s for s in found if self.trained or not is_of_gradient(s.name)]
         return [replace(s, meaning=state_gradient(s.name, s.meaning, gradient)) for s in kept]

@@ -17,6 +17,7 @@ from stablessm_core.outside.rows import StagedRow
 from stablessm_core.outside.sink import OutsideSink
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.detectors import Detectors
+from stablessm_core.telemetry.detectors.alert import Setup
 from stablessm_core.telemetry.detectors.registry import THRESHOLDS
 from stablessm_core.telemetry.detectors.steps import Steps
 from stablessm_core.telemetry.reported_rows import OutsideReader
@@ -85,18 +86,21 @@ def open_recorder(
     scalars: Collection[str],
     steps: Steps,
     unowned: Collection[int],
+    length: int | None = None,
 ) -> tuple[Recorder, OutsideReader]:
     """The recorder of the rows, and what reads them for the detectors.
 
-    scalars: the recorded series of the group `scalars`. steps, unowned: see `Detectors` and `OutsideReader`.
+    scalars: the recorded series of the group `scalars`. steps, unowned: see `Detectors` and `OutsideReader`. length: of the
+    sequences over which a state runs, if known.
     """
     has_loss = names.TRAIN_LOSS in scalars
     catalogue = [names.scalar(name) for name in (*scalars, names.STEP_TIME)]
     catalogue += [names.scalar(names.LOSS_OVER_BEST, names.PROGRESS)] * has_loss
     for layer in columns.layers:
-        catalogue += layer.catalogue(gradient, every)
+        catalogue += layer.catalogue(gradient, every, length)
     thresholds = {threshold.name: threshold.default for threshold in THRESHOLDS}
-    detectors = Detectors(columns.parameter_names, None, steps=steps, **thresholds)
+    setup = None if length is None else Setup(length=length, limits=[1.0] * len(columns.layers), optimizer="unknown")
+    detectors = Detectors(columns.parameter_names, setup, steps=steps, **thresholds)
     reader = OutsideReader([layer.form for layer in columns.layers], detectors, has_loss=has_loss, unowned=unowned)
     sink.facts = _facts(row.row.device, gradient)
     recorder = Recorder(

@@ -58,13 +58,14 @@ class RunLife:
         self._log_step = arguments.from_step or 0
         self._logged_loss: float | None = None  # the last loss that the program logged, for a loop that calls no `loss`
         self._uplink: Uplink | None = None
-        self._how: dict[str, Any] = {"every": arguments.every}
+        self._how: dict[str, Any] = {"every": arguments.every, "length": arguments.length}
         self._layers: list[dict[str, Any]] = []
         self._opening_changed: float | None = None  # when, if the server does not know yet
         self._alone = False  # True after `_take_over_losses` has said so
         self.foreign_optimizer = ""  # the class of an optimizer that is not torch's
         self._forks = ForkCounter()
-        self._calls, self.thread = 0, threading.get_ident()  # of the methods that report values; the thread of the last one
+        self._calls = 0  # of the methods that report values
+        self.thread: int | None = threading.get_ident()  # the thread of the last one
         self.forked = False  # True in a forked child, which records nothing
         self._end_lock = threading.Lock()
         self.at_exit = "finished", ""  # the status and cause if the program ends normally and the run is still open
@@ -89,6 +90,11 @@ class RunLife:
     def every(self) -> int:
         """Every n-th step is stored."""
         return self._arguments.every
+
+    @property
+    def length(self) -> int | None:
+        """The length of the sequences over which a state runs; None if it is unknown."""
+        return self._arguments.length
 
     @property
     def step(self) -> int:

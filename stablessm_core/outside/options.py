@@ -29,6 +29,8 @@ class RunOptions(TypedDict, total=False):
     from_step: int | None
     # of the whole training, for the progress
     total_steps: int | None
+    # of the sequences over which a state runs, for the overflow budget
+    length: int | None
     # "online", "offline" (a file in `dir`) or "disabled"; without a server "offline"
     mode: str | None
     dir: str | os.PathLike[str] | None

@@ -45,9 +45,9 @@ class Recording:
     optimizers: if there are none, the one that takes the first step with a watched parameter is found, and passed to `found`.
     layers: what is watched. first_step: called at the first step, returns the number of steps that were done before. say:
     receives sentences for the user. tell: receives what the page of the run shows too, and the name of the tensor or optimizer.
-    precision: receives the type of numbers in which autocast computes. gradient: what the recorded gradients are, a key of
-    `telemetry.gradients.GRADIENTS`. stopped: why no more rows are recorded; "" while they are. alone: True if losses came and no
-    optimizer took a step; then somebody else records the losses.
+    precision: receives the type of numbers in which autocast computes. length: of the sequences over which a state runs, if
+    known. gradient: what the recorded gradients are, a key of `telemetry.gradients.GRADIENTS`. stopped: why no more rows are
+    recorded; "" while they are. alone: True if losses came and no optimizer took a step; then somebody else records the losses.
     """
 
     def __init__(
@@ -58,6 +58,7 @@ class Recording:
         sink: OutsideSink,
         *,
         every: int,
+        length: int | None = None,
         first_step: Callable[[], int],
         say: Callable[[str], None],
         found: Callable[[Optimizer], None] = lambda _: None,
@@ -70,6 +71,7 @@ class Recording:
         self.gradient = "unknown"
         self.stopped, self.alone = "", False
         self.losses = Losses()
+        self._length = length
         self._sink, self._every, self._first_step, self._say, self._on_found = sink, every, first_step, say, found
         self._tell = tell or (lambda sentence, _: say(sentence))
         self._on_precision, self._half = precision, precision_of(model) in ("float16", "bfloat16")
@@ -385,6 +387,7 @@ class Recording:
         self._recorder, self._reader = open_recorder(
             self._columns, self._row, self._sink, every=self._every, gradient=self.gradient, scalars=scalars,
             steps=self._owners.steps(clips=self.gradient == "clipped"), unowned=self._unowned(),
+            length=self._length,
         )  # fmt: skip
 
     def _lr(self, optimizer: Optimizer, owner: int) -> float | Tensor | None:

@@ -128,8 +128,8 @@ def _record(run: Run, prepared: _Prepared) -> tuple[Recording, dict[str, Any], l
 
     run.foreign_optimizer = prepared.foreign
     recording = Recording(
-        prepared.model, prepared.optimizers, prepared.found.layers, run._sink, every=run.every, first_step=run.first_step,
-        say=run.say, tell=run.tell, found=lambda optimizer: run.describe_training(_how(optimizer)),
+        prepared.model, prepared.optimizers, prepared.found.layers, run._sink, every=run.every, length=run.length,
+        first_step=run.first_step, say=run.say, tell=run.tell, found=lambda optimizer: run.describe_training(_how(optimizer)),
         precision=lambda name: run.describe_training({"precision": name}),
     )  # fmt: skip
     how = {"precision": precision_of(prepared.model), **(_how(prepared.optimizers[0]) if prepared.optimizers else {})}

@@ -42,6 +42,7 @@ class OutsideReader(ColumnReader):
             rows,
             loss=loss,
             grad_norm=None,
+            lr=None,  # of the first watched weight only: no forecast of the next step is made from it
             layers=[self._read_layer(layer, form) for layer, form in zip(rows.layers, self.layers, strict=True)],
         )
         skipped = columns[names.SKIPPED][:, 0] != 0

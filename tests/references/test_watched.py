@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from stablessm_core.outside.eigenvalues import UNCONFIRMED
 from stablessm_core.outside.modules import Layer, find_layers
 from tests.core.outside.test_modules import lambda_bar
 from tests.core.outside.test_real_modules import mamba
@@ -47,5 +46,33 @@ def test_s5_pytorch(discretization: str) -> None:
 def test_lru_pytorch() -> None:
     made = pytest.importorskip("LRU_pytorch").LRU(4, 4, 6)
     layer = the_layer(made)
-    assert layer.eigenvalues.note == UNCONFIRMED, "it is found by the names of its parameters"
+    assert layer.eigenvalues.note is None, "its response to an impulse confirms what the names of its parameters suggest"
     agrees(layer, torch.exp(-torch.exp(made.nu_log)))
+
+
+def test_both_directions_of_mambapys_vim() -> None:
+    vim = pytest.importorskip("mambapy.vim")
+    made = vim.VMamba(vim.MambaConfig(d_model=8, n_layers=2, d_state=4, bidirectional=True))
+    found = find_layers(made)
+    assert [layer.path.rpartition(".")[2] for layer in found.layers] == ["A_log", "A_log_b"] * 2
+    assert (found.sentences, found.unwatched) == ([], [])
+    mixer = made.layers[0].mixer
+    backward = -torch.nn.functional.softplus(mixer.dt_proj_b.bias)[:, None] * torch.exp(mixer.A_log_b)
+    agrees(found.layers[1], torch.exp(backward))
+
+
+def test_a_whole_mambapy_model_gives_no_warning() -> None:
+    module = pytest.importorskip("mambapy.mamba")
+    found = find_layers(module.Mamba(module.MambaConfig(d_model=8, n_layers=2, d_state=4)))
+    assert (len(found.layers), found.sentences, found.unwatched) == (2, [], [])
+
+
+def test_a_liquid_s5_says_that_its_eigenvalues_depend_on_the_input() -> None:
+    layer = the_layer(pytest.importorskip("s5").S5(8, 8, liquid=True))
+    assert "the input is added to each eigenvalue" in (layer.eigenvalues.note or "")
+
+
+def test_mingru_has_nothing_to_watch() -> None:
+    found = find_layers(nn.Sequential(pytest.importorskip("minGRU_pytorch").minGRU(8)))
+    assert found.layers == []
+    assert "nothing to watch here" in found.sentences[0]

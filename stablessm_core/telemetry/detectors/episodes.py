@@ -54,7 +54,7 @@ class Detectors:
     """Watches a run from its first row to its last.
 
     parameters: names of the model's parameters, in the order of the rows' norms. setup: how the run trains. steps: whether the
-    optimizer's steps grow with the gradient, for a run whose setup is unknown. thresholds: the alerts' settings; None switches
+    optimizer's steps grow with the gradient, if the setup does not say it. thresholds: the alerts' settings; None switches
     an alert off.
     """
 
@@ -70,7 +70,7 @@ class Detectors:
         if unknown := thresholds.keys() - allowed:
             raise ValueError(f"alert settings are {sorted(unknown)}; allowed: {sorted(map(str, allowed))}")
         self._watches: dict[str, Watch] = {}
-        steps = steps if setup is None else setup.steps
+        steps = steps if setup is None or steps != "unknown" else setup.steps
         skips = setup is not None and setup.skips_bad_batches
         unused = NONFINITE_BATCH if skips else batch_skipped.KIND.name  # a bad batch raises one of the two
         for kind in KINDS.values():

@@ -27,8 +27,7 @@ from stablessm_core.telemetry.stability import LN_LARGEST, overflow_budget, over
 
 # AdamW moves a weight by about the learning rate in its first steps, and later mostly by a small part of it
 FIRST_STEPS, LATER = 8, 4.0  # so later, a step of the learning rate must reach this many times the limit
-INSIDE_UNTIL = 2  # AdamW: after these steps, an eigenvalue still inside the boundary is mostly not moving outwards
-NOTICEABLE = 0.2  # SGD: a spike of the gradient counts if the step is at least this share of the norm of all weights
+NOTICEABLE = 0.15  # SGD: a spike of the gradient counts if the step is at least this share of the norm of all weights
 LARGE, UNUSED = 0.6, 0.5  # share of the limit; a state below UNUSED of so large a budget is bounded by other means
 
 
@@ -121,8 +120,7 @@ def _may_overflow(
         return reaches
     if setup.optimizer == "adamw":
         far: np.ndarray = ahead <= 1 - overflow_eigenvalue(setup.length, LATER * limit)
-        early = _steps(rows) <= INSIDE_UNTIL
-        return np.where(_first_steps(rows), reaches, far) & (early | (distance < 0))
+        return np.where(_first_steps(rows), reaches, far)
     relative = relative_step(rows, setup)
     return reaches if relative is None else (reaches & (relative >= NOTICEABLE)[:, None]) | (carried <= least)
 
@@ -142,12 +140,8 @@ def _bounded_otherwise(layer: LayerRows, distance: np.ndarray, states: States, s
 
 def _first_steps(rows: Rows) -> np.ndarray:
     """True for each row that is one of the first steps of the training, (rows, 1)."""
-    first: np.ndarray = _steps(rows) <= FIRST_STEPS
-    return first
-
-
-def _steps(rows: Rows) -> np.ndarray:
-    return (rows.first_step + np.arange(len(rows.loss)))[:, None]
+    first: np.ndarray = rows.first_step + np.arange(len(rows.loss)) <= FIRST_STEPS
+    return first[:, None]
 
 
 def _alert_of_state(rows: Rows, row: int, layer: LayerRows, states: States, limit: float) -> Alert:

@@ -160,14 +160,6 @@ def test_states_that_a_layer_bounds_itself_are_not_predicted_from_its_eigenvalue
     assert {a.kind for a in history.alerts(ADAMW)} == {"unstable_eigenvalue"}
 
 
-def test_after_two_steps_of_adamw_only_an_eigenvalue_outside_the_boundary_is_predicted_to_overflow() -> None:
-    for w, expected in ((0.99, []), (1.01, [3])):
-        history = History(w=0.3)
-        history.weight[2, 1] = w
-        found = history.alerts(replace(ADAMW, recurrent=200.0))  # a step of 2, beyond 2.43
-        assert [a.step for a in found if a.kind == "overflow_near"] == expected
-
-
 def test_a_gate_that_grows_fast_in_the_first_steps_raises_an_alert() -> None:
     form = replace(Form.of_map("direct", "continuous"), dt=None, gate=True)
     gate = np.float32([[0.1], [0.3], [0.9]])
@@ -200,13 +192,13 @@ def _part(rows: Rows, first: int, size: int) -> Rows:
 def test_under_sgd_one_gradient_spike_raises_an_alert_unless_gradients_are_clipped(flush: int, clip: float | None) -> None:
     history = History()
     history.gradient[120, 3] = history.norm[120] = 1000.0  # makes the next step 10
-    history.weight_norm[:] = 49.0  # so that it is a fifth of the norm of all weights
+    history.weight_norm[:] = 66.0  # so that it is 0.15 of the norm of all weights
     found = history.alerts(replace(SGD, grad_clip=clip), flush)
     expected = [] if clip == 1.0 else [("overflow_near", 121, 3)]
     assert [(a.kind, a.step, a.eigenvalue) for a in found] == expected
     assert history.alerts(replace(ADAMW, grad_clip=clip), flush) == [], "AdamW normalises the spike, so no alert is expected"
     assert history.alerts(replace(SGD, recurrent=0.0), flush) == [], "a frozen recurrence does not move, so no alert is expected"
-    history.weight_norm[:] = 51.0
+    history.weight_norm[:] = 67.0
     assert history.alerts(SGD, flush) == [], "so short a step mostly turns the eigenvalue back"
 
 
