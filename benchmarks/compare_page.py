@@ -24,12 +24,14 @@ import numpy as np
 from benchmarks.service import Serving, browser, new_database, serving, submit_and_claim
 from server.database.connection import Database
 from server.database.models import Run, Sweep
+from server.ingest.post import store
 from server.lifecycle import transitions as lifecycle
-from server.series.recording import store_catalogue, store_flush
+from stablessm_core.report.messages import CatalogueMessage
 from stablessm_core.spec.config import parse_config
 from stablessm_core.telemetry.blocks import Block, LevelBuilder
 from stablessm_core.telemetry.forms import DERIVED, Form
 from stablessm_core.telemetry.series import SCALARS, TRAIN_LOSS, layer_catalogue, layer_group, scalar
+from stablessm_core.telemetry.sink import Flush
 
 MAPS = ("direct", "relu", "clip", "exp", "softplus", "tanh", "best")
 RATES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
@@ -118,8 +120,8 @@ def one_run(database: Database, sweep: int, map_name: str, lr: float, seed: int,
                 *LevelBuilder(group, 1).feed(1, all_columns.astype(np.float32)),
             ]
     with database.write() as session:
-        store_catalogue(session, run_id, claim.attempt, [scalar(TRAIN_LOSS), *layer_catalogue(0, WIDTH, form)])
-        store_flush(session, run_id, claim.attempt, blocks, [], done, 100.0)
+        store(session, run_id, claim.attempt, CatalogueMessage([scalar(TRAIN_LOSS), *layer_catalogue(0, WIDTH, form)]))
+        store(session, run_id, claim.attempt, Flush(blocks, [], done, 100.0))
     with database.write() as session:
         result = {"train_loss": "NaN" if dies else float(np.median(loss[-20:])), "seconds": done / 100}
         where = {"step": done, "layer": 0, "eigenvalue": 3, "tensor": "ssm.state", "value": "NaN"} if dies else None

@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.service import POSTGRES, Serving, machine, new_database, percentiles, serving
+from stablessm_core.report.frames import CONTENT_TYPE, pack
+from stablessm_core.report.messages import COMPUTES_ALERTS, CatalogueMessage, EnvironmentMessage, to_bytes
 from stablessm_core.telemetry.blocks import Block, LevelBuilder
 from stablessm_core.telemetry.forms import Form
-from stablessm_core.telemetry.frames import CONTENT_TYPE, pack
-from stablessm_core.telemetry.messages import CatalogueMessage, to_bytes
 from stablessm_core.telemetry.series import SCALARS, TRAIN_LOSS, SeriesSpec, layer_catalogue, layer_group, scalar
 from stablessm_core.telemetry.sink import Flush
 
@@ -105,7 +105,9 @@ def open_run(connection: http.client.HTTPConnection, server: Serving, series: li
     about = json.dumps({"id": str(uuid.uuid4()), "project": "benchmark"}).encode()
     run = post(connection, server, "/api/ingest/runs", about, "application/json", 0)
     path = f"/api/ingest/runs/{run['run_id']}/records"
-    post(connection, server, path, pack([to_bytes(CatalogueMessage(series))]), CONTENT_TYPE, run["attempt"])
+    # as `stablessm.watch`, which computes the alerts itself
+    described = [EnvironmentMessage({COMPUTES_ALERTS: True}), CatalogueMessage(series)]
+    post(connection, server, path, pack(map(to_bytes, described)), CONTENT_TYPE, run["attempt"])
     return path, run["attempt"]
 
 

@@ -23,7 +23,7 @@ from benchmarks.live_tab import LiveRun
 from benchmarks.service import POSTGRES, Serving, browser, machine, new_database, percentiles, serving
 from server.database.connection import Database
 from server.lifecycle.event_wakeups import publisher
-from stablessm_core.telemetry.frames import CONTENT_TYPE
+from stablessm_core.report.frames import CONTENT_TYPE
 
 STEPS = 5  # that are stored at a time
 FIRST_STEPS = 20  # stores before the measurement, so that the page has drawn its charts

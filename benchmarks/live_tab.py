@@ -23,12 +23,14 @@ import psutil
 
 from benchmarks.service import Serving, browser, machine, new_database, serving, submit_and_claim
 from server.database.connection import Database
+from server.ingest.post import store
 from server.lifecycle import transitions as lifecycle
-from server.series.recording import store_catalogue, store_flush
+from stablessm_core.report.messages import CatalogueMessage
 from stablessm_core.spec.config import parse_config
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.blocks import Block
 from stablessm_core.telemetry.forms import Form
+from stablessm_core.telemetry.sink import Flush
 
 SCALARS = (names.TRAIN_LOSS, names.LR, names.GRAD_NORM)
 STEPS = 100_000  # number of steps in the run's configuration; the benchmark writes fewer steps
@@ -67,7 +69,7 @@ class LiveRun:
         catalogue = [names.scalar(name) for name in SCALARS] + names.layer_catalogue(0, width, form)
         catalogue += names.following_catalogue(0, width, form, length=config.task.sequence_length(), every_eigenvalue=True)
         with self.database.write() as session:
-            store_catalogue(session, self.run, self.attempt, catalogue)
+            store(session, self.run, self.attempt, CatalogueMessage(catalogue))
 
     def write(self, count: int = 1) -> None:
         first = self.step + 1
@@ -80,7 +82,7 @@ class LiveRun:
         blocks = [Block(group, 0, first, 1, np.ascontiguousarray(values, np.float32)) for group, values in groups.items()]
         self.step += count
         with self.database.write() as session:
-            store_flush(session, self.run, self.attempt, blocks, (), self.step, 20.0)
+            store(session, self.run, self.attempt, Flush(blocks, [], self.step, 20.0))
             if self.step % 50 == 0:
                 lifecycle.heartbeat(session, self.run, self.attempt)
 

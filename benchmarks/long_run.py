@@ -21,12 +21,14 @@ import numpy as np
 
 from benchmarks.service import browser, serving, submit_and_claim
 from server.database.connection import Database
+from server.ingest.post import store
 from server.lifecycle import transitions as lifecycle
-from server.series.recording import store_catalogue, store_flush
+from stablessm_core.report.messages import CatalogueMessage
 from stablessm_core.spec.config import parse_config
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.blocks import Block, LevelBuilder
 from stablessm_core.telemetry.forms import DERIVED, Form
+from stablessm_core.telemetry.sink import Flush
 from stablessm_core.telemetry.stability import overflow_budget, relative_step
 
 BLOCK = 2048  # number of steps in a raw block after compaction
@@ -83,7 +85,7 @@ def make(url: str, steps: int, layers: int, width: int) -> int:
         catalogue += names.layer_catalogue(layer, width, form)
         catalogue += names.following_catalogue(layer, width, form, length=length, every_eigenvalue=True)
     with database.write() as session:
-        store_catalogue(session, claim.run_id, claim.attempt, catalogue)
+        store(session, claim.run_id, claim.attempt, CatalogueMessage(catalogue))
     groups = [names.SCALARS, *(names.layer_group(layer) for layer in range(layers))]
     derived = [names.derived_group(layer) for layer in range(layers)]
     builders = {group: LevelBuilder(group, 1) for group in (*groups, *derived)}
@@ -109,7 +111,7 @@ def make(url: str, steps: int, layers: int, width: int) -> int:
         for group, pieces in following.items():  # these series need the next step, so their newest step is missing
             blocks += builders[group].feed(first, pieces[first // BLOCK % len(pieces)][:, : min(count, steps - first)])
         with database.write() as session:
-            store_flush(session, claim.run_id, claim.attempt, blocks, (), int(at[-1]), 100.0)
+            store(session, claim.run_id, claim.attempt, Flush(blocks, [], int(at[-1]), 100.0))
     with database.write() as session:
         lifecycle.finish(session, claim.run_id, claim.attempt, "finished", "")
     database.close()

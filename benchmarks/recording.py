@@ -23,13 +23,12 @@ from server.database.connection import Database
 from server.lifecycle import transitions as lifecycle
 from server.lifecycle.event_wakeups import publisher
 from stablessm_core.model import build_model
+from stablessm_core.report.messages import EndMessage
 from stablessm_core.spec.config import RunConfig
 from stablessm_core.tasks.loading import get_task
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.forms import Form
-from stablessm_core.telemetry.messages import EndMessage
 from stablessm_core.telemetry.sink import ResumableSink
-from stablessm_core.telemetry.spool import Spool
 from stablessm_core.training.recording import make_recorder
 from stablessm_core.training.run import magnitudes
 from stablessm_core.watch.probe import Probe
@@ -74,7 +73,8 @@ def join(url: str, data_dir: Path) -> tuple[lifecycle.Claim, Database, Writer]:
         claim.run_id,
         claim.attempt,
         data_dir=data_dir,
-        spool=Spool(spool_path(data_dir, claim.run_id, claim.attempt), 1 << 30),
+        outbox=spool_path(data_dir, claim.run_id, claim.attempt),
+        outbox_bytes=1 << 30,
         publish=publisher(database, None),
         on_lease_lost=lambda: os._exit(75),
     )

@@ -65,7 +65,7 @@ def _sync(paths: list[Path]) -> int:
         return _refuse("`stablessm sync` needs at least one PATH: a file of a run, or a directory such as stablessm-runs")
     if missing := [path for path in paths if not path.exists()]:
         return _refuse(f"{missing[0]} does not exist")
-    from stablessm_core.outside.sync import sync_files
+    from stablessm_core.report.sync import sync_files
 
     return sync_files(paths, url, os.environ.get("STABLESSM_TOKEN"), _say, _complain)
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from stablessm_core import __version__
 from stablessm_core.outside.arguments import DEFAULT_DIR
-from stablessm_core.outside.offline import in_use
-from stablessm_core.outside.sync import run_files
-from stablessm_core.outside.uplink import Refused, Server
+from stablessm_core.report.link import Refused, Server
+from stablessm_core.report.outbox import in_use
+from stablessm_core.report.sync import run_files
 
 MAY_REPORT = ("ingest", "submit", "admin")  # scopes whose tokens may report runs
 Finding = tuple[str, str, str, str]  # "ok", "note" or "missing"; what was checked; what was found; how to mend it

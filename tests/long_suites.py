@@ -38,16 +38,23 @@ SUITES = {
     ),
     "chaos": Suite(
         ("tests/chaos",),
-        ("worker", "server/lifecycle", "server/series", "server/database", "stablessm_core/telemetry", "tests/chaos"),
+        (
+            "worker",
+            "server/ingest",
+            "server/lifecycle",
+            "server/series",
+            "server/database",
+            "stablessm_core/report",
+            "stablessm_core/telemetry",
+            "tests/chaos",
+        ),
     ),
     "attack": Suite(
         ("tests/server/http/test_attack.py", "tests/server/http/test_ingest_fuzz.py"),
         (
             "server/http",
             "server/search",
-            "server/lifecycle/reports.py",
-            "server/series/received.py",
-            "stablessm_core/telemetry/strict_messages.py",
+            "server/ingest",
             "tests/server/attack.py",
             "tests/mutated_frames.py",
             "tests/server/http/test_attack.py",
@@ -61,9 +68,9 @@ SUITES = {
             "stablessm_core/outside",
             "stablessm_core/watch",
             "stablessm_core/telemetry",
-            "server/lifecycle/reports.py",
+            "stablessm_core/report",
+            "server/ingest",
             "server/lifecycle/lost_runs.py",
-            "server/series/received.py",
             "server/http/api/ingest.py",
             "tests/end_to_end/test_watch_endings.py",
             "tests/end_to_end/watched_programs.py",
@@ -79,6 +86,7 @@ SUITES = {
         (
             "stablessm",
             "stablessm_core/outside",
+            "stablessm_core/report",
             "docs/watch/transformers.md",
             "docs/watch/lightning.md",
             "docs/watch/accelerate.md",
@@ -121,6 +129,7 @@ SUITES = {
         ),
         (
             "worker",
+            "server/ingest",
             "server/lifecycle",
             "server/keep",
             "server/database",
@@ -165,7 +174,14 @@ SUITES = {
     ),
     "archives": Suite(
         ("tests/server/keep/test_archive_fuzz.py",),
-        ("server/keep", "server/series", "server/lifecycle", "benchmarks/archive_fuzz", "tests/server/keep/test_archive_fuzz.py"),
+        (
+            "server/keep",
+            "server/ingest",
+            "server/series",
+            "server/lifecycle",
+            "benchmarks/archive_fuzz",
+            "tests/server/keep/test_archive_fuzz.py",
+        ),
     ),
     "broker": Suite(
         ("tests/server/live/test_silent_redis.py", "tests/end_to_end/test_broker_access.py"),

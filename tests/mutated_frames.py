@@ -9,11 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from stablessm_core.telemetry.blocks import Block, LevelBuilder
-from stablessm_core.telemetry.detectors import KINDS
-from stablessm_core.telemetry.forms import Form
-from stablessm_core.telemetry.frames import HEAD, pack
-from stablessm_core.telemetry.messages import (
+from stablessm_core.report.frames import HEAD, pack
+from stablessm_core.report.messages import (
     CatalogueMessage,
     EndMessage,
     EnvironmentMessage,
@@ -21,6 +18,9 @@ from stablessm_core.telemetry.messages import (
     TelemetryMessage,
     TruncateMessage,
 )
+from stablessm_core.telemetry.blocks import Block, LevelBuilder
+from stablessm_core.telemetry.detectors import KINDS
+from stablessm_core.telemetry.forms import Form
 from stablessm_core.telemetry.series import SCALARS, TRAIN_LOSS, layer_catalogue, layer_group, scalar
 from stablessm_core.telemetry.sink import Flush
 

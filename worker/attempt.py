@@ -16,12 +16,11 @@ from server.database.connection import Database
 from server.lifecycle import transitions as lifecycle
 from server.lifecycle.event_wakeups import Publish
 from server.settings import run_folder
+from stablessm_core.report.messages import EndMessage
 from stablessm_core.spec.config import parse_config
 from stablessm_core.spec.forking import ForkError
 from stablessm_core.telemetry.detectors import Alert
 from stablessm_core.telemetry.detectors.raised_elsewhere import NO_PROGRESS, WORKER_UNFIT
-from stablessm_core.telemetry.messages import EndMessage
-from stablessm_core.telemetry.spool import Spool
 from worker.exit_causes import LEASE_LOST
 from worker.failures import fills_disk
 from worker.pipe import Message
@@ -57,7 +56,8 @@ class Attempt:
             self.run_id,
             self.number,
             data_dir=self._data_dir,
-            spool=Spool(spool_path(self._data_dir, self.run_id, self.number), int(assignment["spool_bytes"])),
+            outbox=spool_path(self._data_dir, self.run_id, self.number),
+            outbox_bytes=int(assignment["spool_bytes"]),
             publish=publish,
             on_lease_lost=_exit_lease_lost,
             recorded=[step for step, _, _ in reversed(assignment["checkpoints"])],

@@ -19,16 +19,17 @@ from sqlalchemy.orm import Session
 from server.database.connection import Database
 from server.database.fence import LeaseLost, lock_run
 from server.database.models import Run
+from server.ingest.post import store
 from server.keep.folders import installation_name, mark
 from server.lifecycle import transitions as lifecycle
 from server.lifecycle.event_wakeups import Publish
 from server.lifecycle.logs import store_traceback
-from server.series.recording import store_flush
 from server.settings import Settings, run_folder
+from stablessm_core.report.messages import TelemetryMessage, from_bytes
+from stablessm_core.report.outbox import left_behind
 from stablessm_core.spec.config import parse_config
 from stablessm_core.telemetry.detectors.raised_elsewhere import TRAINER_CRASHED, WORKER_UNFIT
-from stablessm_core.telemetry.messages import TelemetryMessage, from_bytes
-from stablessm_core.telemetry.spool import left_behind
+from stablessm_core.telemetry.sink import Flush
 from worker.attempt import checkpoint_folder, spool_path
 from worker.exit_causes import LEASE_LOST, describe_exit, kernel_memory_kills, one_line
 from worker.pipe import Message
@@ -37,7 +38,7 @@ from worker.redaction import Redactor
 from worker.run_log import LogShipper
 from worker.training_process import TrainingProcess
 from worker.write_statistics import WriteTotals
-from worker.writer import DATABASE_AWAY, store
+from worker.writer import DATABASE_AWAY
 
 CHECK_SECONDS = 0.25  # time between two reads of the run's row, in seconds; a read shows whether a cancel was requested
 CANCEL_SECONDS = 1.0  # time limit for the step in progress after a cancel, in seconds
@@ -293,9 +294,8 @@ class Supervision:
         elif self._failure is not None:
             if blamed is not None and self.quarantine.reason is not None:
                 step = lock_run(session, run_id, attempt).step
-                store_flush(
-                    session, run_id, attempt, [], [WORKER_UNFIT.alert(step=step, message=self.quarantine.reason.reason)], step
-                )
+                unfit = WORKER_UNFIT.alert(step=step, message=self.quarantine.reason.reason)
+                store(session, run_id, attempt, Flush([], [unfit], step, None))
             lifecycle.finish(session, run_id, attempt, "failed", reason)
         elif self._stop_request == "cancel":
             lifecycle.finish(session, run_id, attempt, "cancelled", reason)

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections import deque
 from typing import Any
 
-from stablessm_core.telemetry.messages import TelemetryMessage
+from stablessm_core.report.messages import TelemetryMessage
 from stablessm_core.telemetry.sink import Flush
 
 BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0, 600.0)

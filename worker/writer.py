@@ -1,8 +1,8 @@
 """The recorder's sink in a training process. One thread stores all messages of the run, in order, under its fence.
 
-The recorder hands over its messages and does not wait. While the database is unavailable, messages go to a spool on disk and
+The recorder hands over its messages and does not wait. While the database is unavailable, messages go to an outbox on disk and
 training continues. They are stored later, in the same order and under the same fence, which ensures that no other attempt has
-begun meanwhile. When the spool is full, `full` is true and the trainer waits before its next step, so nothing is dropped.
+begun meanwhile. When the outbox is full, `full` is true and the trainer waits before its next step, so nothing is dropped.
 """
 
 from __future__ import annotations
@@ -13,37 +13,37 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
-
-from sqlalchemy.orm import Session
 
 from server.database import single_runs
 from server.database.connection import Database
 from server.database.fence import LeaseLost
 from server.database.models import Run
-from server.lifecycle import transitions as lifecycle
+from server.ingest.blocks import PlacesCache
+from server.ingest.post import store
 from server.lifecycle import verdicts
 from server.lifecycle.event_wakeups import Publish
-from server.series import recording
-from server.series.metrics import store_metrics
-from stablessm_core.telemetry.detectors import Alert
-from stablessm_core.telemetry.detectors.raised_elsewhere import SPOOL_FULL
-from stablessm_core.telemetry.messages import (
-    CatalogueMessage,
+from stablessm_core.report.frames import read_file
+from stablessm_core.report.messages import (
     CheckpointMessage,
     EndMessage,
     EnvironmentMessage,
-    MetricsMessage,
     TelemetryMessage,
     TruncateMessage,
+    catalogues,
     from_bytes,
+    packed_message,
+    parts,
     size_of,
     to_bytes,
 )
+from stablessm_core.report.outbox import Outbox
+from stablessm_core.telemetry.detectors import Alert
+from stablessm_core.telemetry.detectors.raised_elsewhere import SPOOL_FULL
 from stablessm_core.telemetry.series import SeriesSpec
 from stablessm_core.telemetry.sink import Flush
-from stablessm_core.telemetry.spool import Spool
 from stablessm_core.telemetry.statuses import FINAL
 from worker.write_statistics import WriteStatistics
 
@@ -56,8 +56,8 @@ log = logging.getLogger(__name__)
 
 
 class Writer:
-    """Implements `ResumableSink`. `on_lease_lost` is called from the writer's thread and must not return. autopsy: whether
-    the run gets an autopsy if it diverges."""
+    """Implements `ResumableSink`. outbox, outbox_bytes: the file in which messages wait, and its largest size. `on_lease_lost` is
+    called from the writer's thread and must not return. autopsy: whether the run gets an autopsy if it diverges."""
 
     def __init__(
         self,
@@ -66,7 +66,8 @@ class Writer:
         attempt: int,
         *,
         data_dir: Path,
-        spool: Spool,
+        outbox: Path,
+        outbox_bytes: int,
         publish: Publish,
         on_lease_lost: Callable[[], None],
         recorded: Sequence[int] = (),
@@ -74,11 +75,15 @@ class Writer:
     ) -> None:
         self.database, self.run_id, self.attempt = database, run_id, attempt
         self.step = 0  # the last training step that was recorded
-        self.full = False  # True if spool and memory are full; training must wait
+        self.full = False  # True if outbox and memory are full; training must wait
         self.writes = WriteStatistics()
         self.error: Exception | None = None  # an error that retrying cannot fix, so the run fails with it
         self._autopsy = autopsy
-        self._data_dir, self._spool, self._publish, self._on_lease_lost = data_dir, spool, publish, on_lease_lost
+        self._data_dir, self._publish, self._on_lease_lost = data_dir, publish, on_lease_lost
+        self._places = PlacesCache()
+        self._path, self._outbox_bytes = outbox, outbox_bytes
+        self._outbox: Outbox | None = None  # open while messages wait on disk
+        self._sent = 0  # bytes of the outbox that are stored
         self._waiting: deque[TelemetryMessage] = deque()
         self._waiting_bytes = 0
         self._away = self._ended = False
@@ -91,11 +96,13 @@ class Writer:
     # the methods of ResumableSink follow
 
     def open(self, series: list[SeriesSpec]) -> None:
-        self._put(CatalogueMessage(series))
+        for message in catalogues(series):
+            self._put(message)
 
     def write(self, flush: Flush) -> None:
         self.step = max(self.step, flush.step)
-        self._put(flush)
+        for part in parts(flush):
+            self._put(part)
 
     def checkpoint(self, step: int, path: Path, sha256: str) -> None:
         relative = path.resolve().relative_to(self._data_dir).as_posix()
@@ -126,14 +133,14 @@ class Writer:
     def wait_stored(self, timeout: float | None = None) -> None:
         """Wait until every message is stored, or until `error` is set."""
         with self._changed:
-            self._changed.wait_for(lambda: self.error or self._ended or not (self._waiting or len(self._spool)), timeout)
+            self._changed.wait_for(lambda: self.error or self._ended or not (self._waiting or self._outbox), timeout)
 
     def save_for_later(self) -> None:
         """Move waiting messages from memory to disk. The worker stores them after this process has ended."""
         with self._changed:
             self._spill()
 
-    # The queue is the spool followed by memory. Spilling moves messages from the head of memory to the tail of the spool.
+    # The queue is the outbox followed by memory. Spilling moves messages from the head of memory to the tail of the outbox.
 
     def _put(self, message: TelemetryMessage) -> None:
         with self._changed:
@@ -144,20 +151,26 @@ class Writer:
             self._waiting_bytes += size_of(message)
             if self._away or self._waiting_bytes > MEMORY_LIMIT_BYTES:
                 self._spill()
-                self.writes.numbers["spool_bytes"] = len(self._spool)
             self._changed.notify_all()
 
     def _spill(self) -> None:
         # the caller has acquired the condition
-        while self._waiting:
-            try:
-                fits, why = self._spool.append(to_bytes(self._waiting[0])), f"it holds {self._spool.limit_bytes} bytes"
-            except OSError as error:
-                fits, why = False, error.strerror or type(error).__name__
-            if not fits:
-                self._report_full(why)
-                return
+        if self._outbox is None and self._waiting:
+            self._path.unlink(missing_ok=True)
+            about, limit = {"id": f"run {self.run_id}, attempt {self.attempt}"}, self._outbox_bytes
+            self._outbox, self._sent = Outbox(self._path, about, log.error, file_bytes=limit, memory_bytes=0), 0
+        while self._waiting and self._outbox is not None:
+            if not self._outbox.append(to_bytes(self._waiting[0])):
+                self._report_full("no room on the disk" if self._outbox.failed else f"it holds {self._outbox_bytes} bytes")
+                break
             self._waiting_bytes -= size_of(self._waiting.popleft())
+        self._close_empty_outbox()
+
+    def _close_empty_outbox(self) -> None:
+        if self._outbox is not None and self._sent == self._outbox.size:
+            self._outbox.close(delete=True)
+            self._outbox = None
+        self.writes.numbers["spool_bytes"] = 0 if self._outbox is None else self._outbox.size - self._sent
 
     def _report_full(self, why: str) -> None:
         if self.full:
@@ -170,20 +183,26 @@ class Writer:
         self.writes.count_recorded(self._waiting[-1])
         self._waiting_bytes += size_of(self._waiting[-1])
 
-    def _head(self) -> TelemetryMessage:
-        with self._changed:  # another thread may move the message from memory to the spool
-            spooled = self._spool.first()
-            return self._waiting[0] if spooled is None else from_bytes(spooled)
+    def _head(self) -> tuple[TelemetryMessage, int]:
+        """The oldest message, and the bytes of its frame in the outbox; 0 if it waits in memory."""
+        with self._changed:  # another thread may move the message from memory to the outbox
+            if self._outbox is None:
+                return self._waiting[0], 0
+            data = self._outbox.read(self._sent, 0)
+            record = next(read_file(BytesIO(data), len(data)), None)
+            if record is None:
+                raise OSError(f"{self._path} is damaged at byte {self._sent:,} of its frames")
+            return from_bytes(record), len(data)
 
     def _run(self) -> None:
         failures = 0
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or len(self._spool))
+                self._changed.wait_for(lambda: self._waiting or self._outbox)
             try:
-                message = self._head()
+                message, size = self._head()
                 self._store(message)
-                self._after_store(message)
+                self._after_store(message, size)
             except LeaseLost as error:
                 log.warning("lease lost, nothing more is written: %s", error)
                 self._on_lease_lost()
@@ -210,13 +229,13 @@ class Writer:
 
     def _spool_waiting(self, error: Exception, *, first: bool) -> None:
         if first:
-            log.warning("database away, telemetry goes to %s: %s", self._spool.path, error)
+            log.warning("database away, telemetry goes to %s: %s", self._path, error)
         with self._changed:
             self._away = True
             self._spill()
-            self.writes.numbers["spool_bytes"] = len(self._spool)
 
-    def _after_store(self, message: TelemetryMessage) -> None:
+    def _after_store(self, message: TelemetryMessage, size: int) -> None:
+        """Forget a stored message. size: the bytes of its frame if it was read from the outbox; it may have moved there since."""
         if isinstance(message, TruncateMessage):
             self._recorded = [step for step in self._recorded if step <= message.to_step]
         if isinstance(message, CheckpointMessage):
@@ -226,12 +245,13 @@ class Writer:
             if self._own_checkpoints == KEPT_CHECKPOINTS:
                 self._forget_earlier_attempts((self._data_dir / message.path).parent)
         with self._changed:
-            if len(self._spool):
-                self._spool.drop()
+            if self._outbox is not None:
+                self._sent += size or len(self._outbox.read(self._sent, 0))
+                self._close_empty_outbox()
             else:
                 self._waiting_bytes -= size_of(self._waiting.popleft())
-            self.writes.count_stored(len(self._spool))
-            if not len(self._spool):
+            self.writes.count_stored(self.writes.numbers["spool_bytes"])
+            if self._outbox is None:
                 if self._away:
                     log.info("database back, everything is stored")
                 self._away = self.full = False
@@ -244,9 +264,12 @@ class Writer:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _store(self, message: TelemetryMessage) -> None:
+        message = packed_message(message)  # compress before the row is locked
         verdict = verdict_at_end(self.database, self.run_id, message)  # reads the database before the row is locked
         with self.database.write() as session:
-            store(session, self.run_id, self.attempt, message, verdict, autopsy=self._autopsy)
+            post = store(session, self.run_id, self.attempt, message, self._places, verdict=verdict, autopsy=self._autopsy)
+        if post is not None:
+            post.keep_places()
 
 
 def verdict_at_end(database: Database, run_id: int, message: TelemetryMessage) -> dict[str, Any] | None:
@@ -264,30 +287,3 @@ def verdict_at_end(database: Database, run_id: int, message: TelemetryMessage) -
     except Exception:  # the run must end despite the error
         log.exception("the verdict on the run cannot be computed")
         return None
-
-
-def store(
-    session: Session, run_id: int, attempt: int, message: TelemetryMessage, verdict: dict[str, Any] | None = None, *,
-    autopsy: bool = False,
-) -> None:  # fmt: skip
-    """Store one message under its fence. Storing the same message twice is harmless. verdict: the verdict, if the message ends
-    the run. autopsy: whether a run that ends as diverged gets an autopsy. Raises LeaseLost."""
-    match message:
-        case Flush():
-            rate = message.steps_per_second
-            recording.store_flush(session, run_id, attempt, message.blocks, message.alerts, message.step, rate, message.so_far)
-        case MetricsMessage():
-            store_metrics(session, run_id, attempt, message)
-        case CatalogueMessage():
-            recording.store_catalogue(session, run_id, attempt, message.series)
-        case CheckpointMessage():
-            recording.store_checkpoint(session, run_id, attempt, message.step, message.path, message.sha256, message.size)
-        case TruncateMessage():
-            recording.truncate(session, run_id, attempt, message.to_step + 1, message.reason)
-        case EnvironmentMessage():
-            lifecycle.set_environment(session, run_id, attempt, message.facts)
-        case EndMessage(status="queued"):
-            lifecycle.release(session, run_id, attempt, message.reason)
-        case EndMessage():
-            end = (message.status, message.reason, message.result, message.divergence)
-            lifecycle.finish(session, run_id, attempt, *end, verdict, autopsy)

@@ -19,15 +19,17 @@ import numpy as np
 
 from server.database.connection import Database
 from server.database.models import Run
+from server.ingest.post import store
 from server.keep.exports import write_archive
 from server.lifecycle import transitions as lifecycle
 from server.series.compaction import compact
-from server.series.recording import store_catalogue, store_flush
+from stablessm_core.report.messages import CatalogueMessage
 from stablessm_core.spec.config import parse_config
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.blocks import Block, LevelBuilder
 from stablessm_core.telemetry.detectors import KINDS
 from stablessm_core.telemetry.forms import GATES, Form
+from stablessm_core.telemetry.sink import Flush
 
 CAPABILITIES: dict[str, Any] = {"devices": ["cpu"], "data": {}}
 FLUSH, FLUSHES = 64, 6  # steps per flush, flushes per run
@@ -96,7 +98,7 @@ def _record(
         measured = {names.layer_series("1", kind): width for kind, width in MEASURED.items()}
         catalogue += names.measured_catalogue(names.measured_group("1"), measured)
     with database.write() as session:
-        store_catalogue(session, claim.run_id, claim.attempt, catalogue)
+        store(session, claim.run_id, claim.attempt, CatalogueMessage(catalogue))
         data = {"kind": "regression", "length": 30, "output_size": 1}
         lifecycle.set_environment(
             session,
@@ -128,7 +130,8 @@ def _write(database: Database, claim: lifecycle.Claim, catalogue: Sequence[names
         kinds = ("unstable_eigenvalue",) if flush else ("nonfinite_loss", "overflow_near")
         alerts = [KINDS[kind].alert(step=first + 3, message="a message", **where) for kind in kinds]
         with database.write() as session:
-            store_flush(session, claim.run_id, claim.attempt, blocks, alerts, first + FLUSH - 1, 100.0, {"largest_ratio": 3.5})
+            flush = Flush(blocks, alerts, first + FLUSH - 1, 100.0, {"largest_ratio": 3.5})
+            store(session, claim.run_id, claim.attempt, flush)
 
 
 def _values(series: names.SeriesSpec, rng: np.random.Generator) -> np.ndarray:

@@ -26,12 +26,14 @@ import numpy as np
 
 from benchmarks.service import Row, Serving, child, new_database, percentiles, serving, submit_and_claim
 from server.database.connection import Database
+from server.ingest.post import store
 from server.lifecycle.event_wakeups import publisher
-from server.series import recording
+from stablessm_core.report.messages import CatalogueMessage
 from stablessm_core.spec.config import parse_config
 from stablessm_core.telemetry.blocks import Block
 from stablessm_core.telemetry.forms import Form
 from stablessm_core.telemetry.series import TRAIN_LOSS, layer_catalogue, scalar
+from stablessm_core.telemetry.sink import Flush
 
 RUNS, PERIOD, STEPS, WIDTH = 20, 0.25, 4, 64
 OPENING = 50  # number of viewers that connect at the same time
@@ -97,7 +99,7 @@ def _start_runs(database: Database) -> list[int]:
     for _ in range(RUNS):
         claim = submit_and_claim(database, config)
         with database.write() as session:
-            recording.store_catalogue(session, claim.run_id, claim.attempt, series)
+            store(session, claim.run_id, claim.attempt, CatalogueMessage(series))
         runs.append(claim.run_id)
     return runs
 
@@ -116,7 +118,9 @@ def write_runs(url: str, runs: list[int]) -> dict[str, object]:
         part = [Block("scalars", 0, first, 1, np.ones((1, STEPS), np.float32)),
                 Block("ssm/0", 0, first, 1, rng.random((2 * WIDTH, STEPS), np.float32))]  # fmt: skip
         with database.write() as session:
-            seq = recording.store_flush(session, run, 1, part, step=first + STEPS - 1)
+            post = store(session, run, 1, Flush(part, [], first + STEPS - 1, None))
+            assert post is not None
+            seq = post.finish().seq
         committed.append((run, seq, time.time()))
         publish(run)
     database.close()

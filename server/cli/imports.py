@@ -21,7 +21,7 @@ from server.importing.known import Identities
 from server.importing.sending import about, name_loss, send_run
 from server.importing.sources import find_sources
 from stablessm_core.client import find_server
-from stablessm_core.outside.uplink import Refused, Server
+from stablessm_core.report.link import Refused, Server
 from stablessm_core.telemetry.series import TRAIN_LOSS
 
 LARGE = 1 << 16  # bytes

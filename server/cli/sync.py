@@ -10,7 +10,7 @@ import click
 
 from server.cli.options import DATA_DIR
 from stablessm_core.client import find_server
-from stablessm_core.outside.sync import sync_files
+from stablessm_core.report.sync import sync_files
 
 
 @click.command()

@@ -140,6 +140,8 @@ class Run(Base):
     # rules for alerts about a reported run: name, condition and steps of each; None: a trained run, whose `config` has them
     rules: Mapped[list[dict[str, Any]] | None] = mapped_column(OptionalJson)
     rule_states: Mapped[list[list[Any]] | None] = mapped_column(OptionalJson)  # see server/series/rules.py
+    # how far the built-in alerts of a reported run have come: see server/ingest/alerts.py
+    detector_state: Mapped[bytes | None] = mapped_column(LargeBinary, deferred=True)
     # the newest value of each scalar, as {group: [value of each column]}; "NaN", "Infinity", "-Infinity" if not finite
     last_values: Mapped[dict[str, Any] | None] = mapped_column(OptionalJson, deferred=True)
     deleted_at: Mapped[float | None] = mapped_column(Float(53))  # when the run was moved to the trash; None: not in the trash

@@ -64,10 +64,10 @@ from server.http.page_templates import Pages
 from server.http.refusals import install_handlers
 from server.http.request_metrics import RequestTimer
 from server.http.schemas.runs import ErrorAnswer
+from server.ingest.reports import Reports
 from server.keep.housekeeping import Housekeeping
 from server.lifecycle.event_wakeups import publisher
 from server.lifecycle.lost_runs import LostRunReaper
-from server.lifecycle.reports import Reports
 from server.lifecycle.searches import SearchRounds
 from server.live.broadcaster import Broadcaster
 from server.live.listener import ChangeListener

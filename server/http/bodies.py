@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope
 
 from server.http.refusals import RECORDS, most_bytes, render_error
-from stablessm_core.telemetry import frames
+from stablessm_core.report import frames
 
 BODY_SECONDS = 15.0
 ARCHIVES, ARCHIVE_TYPE = "/api/imports", "application/x-tar"  # the only path that accepts large bodies

@@ -14,8 +14,8 @@ from sqlalchemy.exc import InterfaceError, OperationalError, TimeoutError
 from starlette.exceptions import HTTPException
 
 from server.errors import Invalid, ServiceError, error_json
+from stablessm_core.report.frames import LIMITS
 from stablessm_core.spec.errors import ConfigError, describe_items
-from stablessm_core.telemetry.frames import LIMITS
 
 log = logging.getLogger("stablessm.server")
 

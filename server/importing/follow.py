@@ -14,10 +14,10 @@ from server.importing.importer import Source
 from server.importing.known import Identities
 from server.importing.sending import about, end_of, messages, name_loss, opening
 from server.importing.sources import find_sources
-from stablessm_core.outside.offline import frame
-from stablessm_core.outside.sync import persist, send_frames
-from stablessm_core.outside.uplink import Frames, Opened, Server
-from stablessm_core.telemetry.messages import to_bytes
+from stablessm_core.report.frames import frame
+from stablessm_core.report.link import Frames, Opened, Server
+from stablessm_core.report.messages import to_bytes
+from stablessm_core.report.sync import persist, send_frames
 
 PAUSE = 1.0  # seconds between two looks at the files
 BEAT = 10.0  # seconds after which a run without news tells the server that it goes on

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from stablessm_core.telemetry.metrics import LAST_STEP, MAX_METRICS, name_error
+from stablessm_core.telemetry.limits import MAX_STEP
+from stablessm_core.telemetry.metrics import MAX_METRICS, name_error
 from stablessm_core.telemetry.nonfinite import NONFINITE
 
 NAMESPACE = uuid.UUID("7a0f2b3c-5a43-5d0e-9c5a-2b1f6f5b9e01")  # of the ids of imported runs
@@ -83,7 +84,7 @@ class FoundRun:
 
     def add(self, name: str, step: int, value: float) -> None:
         """Add a point. Of several values at one step, the last one counts."""
-        if not 0 <= step <= LAST_STEP:
+        if not 0 <= step <= MAX_STEP:
             self.left_out["points with a step below 0 or above 2^53 - 1"] += 1
             return
         found = self._points.get(name)

@@ -15,10 +15,10 @@ import numpy as np
 
 from server.importing.found_run import FoundRun, Unreadable
 from server.importing.sending import messages
-from stablessm_core.outside.offline import frame
-from stablessm_core.outside.sync import persist
-from stablessm_core.outside.uplink import CONTENT_TYPE, Server
-from stablessm_core.telemetry.messages import to_bytes
+from stablessm_core.report.frames import CONTENT_TYPE, frame
+from stablessm_core.report.link import Server
+from stablessm_core.report.messages import to_bytes
+from stablessm_core.report.sync import persist
 from stablessm_core.telemetry.metrics import as_float32
 from stablessm_core.telemetry.nonfinite import as_text
 

@@ -12,19 +12,19 @@ import numpy as np
 from server.importing.configuration import storable
 from server.importing.found_run import FoundRun, Points, Unreadable
 from stablessm_core.outside.metrics import RECORD_BYTES, VALUE_BYTES
-from stablessm_core.outside.offline import frame
-from stablessm_core.outside.sync import persist, send_frames
-from stablessm_core.outside.uplink import Frames, Opened, Refused, Server
+from stablessm_core.report.frames import frame
+from stablessm_core.report.link import Frames, Opened, Refused, Server
+from stablessm_core.report.messages import EndMessage, MetricsMessage, to_bytes
+from stablessm_core.report.sync import persist, send_frames
 from stablessm_core.spec.suggestions import did_you_mean, listed
-from stablessm_core.telemetry.messages import EndMessage, MetricsMessage, to_bytes
+from stablessm_core.telemetry.limits import MAX_NOTES, MAX_REASON, MAX_RESULT_NAME, MAX_RUN_NAME, MAX_TAG, MAX_TAGS
 from stablessm_core.telemetry.metrics import MAX_METRICS, MAX_STEPS, MAX_VALUES
 from stablessm_core.telemetry.series import TRAIN_LOSS
 
 LOSS = "loss"
 OBVIOUS = (TRAIN_LOSS, "train_loss", "train.loss", "train-loss", "loss/train", "training_loss", LOSS)  # the first one counts
 POST_BYTES = 512 << 10
-MAX_NAME, MAX_TAGS, MAX_TAG, MAX_NOTES, MAX_REASON = 200, 20, 50, 20_000, 2000  # characters, and tags
-MAX_RESULT, MAX_RESULT_NAME = 90, 100  # final numbers, and characters of their names
+MAX_RESULT = 90  # final numbers
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def opening(run: FoundRun, project: str, tags: list[str]) -> dict[str, Any]:
     return started | {
         "id": run.id(project),
         "project": project,
-        "name": _clean(run.name)[:MAX_NAME] or None,
+        "name": _clean(run.name)[:MAX_RUN_NAME] or None,
         "config": storable(run),
         "tags": _tags(run, [*tags, *run.tags]),
         "notes": _clean(notes, "\n\t")[:MAX_NOTES],

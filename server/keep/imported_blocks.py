@@ -12,19 +12,16 @@ from typing import Any
 
 import numpy as np
 
+from server.ingest.blocks import Columns
 from server.keep.archive import ArchiveError
-from server.keep.imported_records import MAX_STEP, MAX_TRAINED_STEP
-from server.series.compaction import POINTS
+from server.keep.imported_records import MAX_TRAINED_STEP
 from stablessm_core.telemetry.blocks import BUCKET, LEVELS, STATS, decode
+from stablessm_core.telemetry.limits import MAX_BLOCK_POINTS, MAX_STEP, MAX_UNCOVERED
 from stablessm_core.telemetry.merged_payloads import pieces_of
-from stablessm_core.telemetry.metrics import LAST_STEP, is_metric_group
+from stablessm_core.telemetry.metrics import is_metric_group
 from stablessm_core.telemetry.scattered import scattered_places
-from stablessm_core.telemetry.series import DERIVED_GROUPS, source_group
+from stablessm_core.telemetry.series import source_group
 
-MAX_POINTS = 2 * POINTS  # points of a block. Readers decode a block again for every 4,096 steps that they read.
-# Points of a group that have no coarser level. A recorder leaves at most 2,048 such points, and again after each resume; a page
-# reads all of them at once.
-MAX_UNCOVERED = 1 << 18
 MAX_LOGGED = 1 << 24  # points of a group of free metrics, which has no coarser level
 Row = dict[str, Any]
 
@@ -36,8 +33,7 @@ class BlockCheck:
     def __init__(self, series: Sequence[Row], seq: int, *, reported: bool = False) -> None:
         self._seq = seq
         self._most = MAX_STEP if reported else MAX_TRAINED_STEP
-        self._columns = minimum_columns(series)
-        self._indices = _index_columns(series)
+        self._columns = Columns(series)
         self._groups = {row["group_name"] for row in series}
         self._ends: dict[tuple[str, int], int] = {}  # the last step that the blocks of a group and level have covered so far
         self._points: Counter[tuple[str, int]] = Counter()  # recorded points that the blocks of a group and level cover
@@ -60,7 +56,8 @@ class BlockCheck:
             raise ArchiveError(f"{name}: {error}") from None
         if (pieces[:, 1] > count).any() or (pieces[:, 0] < 1).any() or (np.diff(pieces[:, 0]) < 0).any():
             raise ArchiveError(f"{name}: a block lists pieces that cannot be its own")
-        self._check_numbers(name, row, numbers)
+        if (problem := self._columns.number_problem(row["group_name"], level, numbers)) is not None:
+            raise ArchiveError(f"{name}: a block holds {problem[0]}; allowed: {problem[1]}")
 
     def finish(self, where: str) -> None:
         """Check that long groups have coarse levels, once all blocks of the run are checked. Raises ArchiveError."""
@@ -80,8 +77,8 @@ class BlockCheck:
         count, stride = row["point_count"], row["stride"]
         if not 0 <= level <= LEVELS:
             raise refuse("level", f"0 to {LEVELS}")
-        if not 1 <= count <= MAX_POINTS:
-            raise refuse("point_count", f"1 to {MAX_POINTS:,} points in a block")
+        if not 1 <= count <= MAX_BLOCK_POINTS:
+            raise refuse("point_count", f"1 to {MAX_BLOCK_POINTS:,} points in a block")
         size = BUCKET**level
         if not 1 <= stride <= self._most or stride % size:
             raise refuse("stride", f"1 to {self._most:,}, a multiple of {size:,}")
@@ -89,10 +86,10 @@ class BlockCheck:
             raise refuse("first_step", f"0 to last_step, at most {self._most:,}")
         if last != first + count * stride - stride // size:
             raise refuse("last_step", f"{first + count * stride - stride // size:,}, the last step of {count:,} points")
-        if (group, level == 0) not in self._columns:
+        if (group, level == 0) not in self._columns.counts:
             raise refuse("group_name", "a group with series in the catalogue")
-        if row["column_count"] < self._columns[group, level == 0]:
-            raise refuse("column_count", f"at least {self._columns[group, level == 0]:,}")
+        if row["column_count"] < self._columns.counts[group, level == 0]:
+            raise refuse("column_count", f"at least {self._columns.counts[group, level == 0]:,}")
         if not 1 <= row["seq"] <= self._seq:
             raise refuse("seq", f"1 to {self._seq:,}")
         if first <= self._ends.get((group, level), -1):
@@ -103,10 +100,11 @@ class BlockCheck:
     def _check_metrics(self, name: str, row: Row, payload: bytes, refuse: Any) -> None:
         """Check a block of free metrics, whose steps and event numbers are in its payload."""
         group, count, columns = row["group_name"], row["point_count"], row["column_count"]
-        if row["level"] != 0 or row["stride"] != 1 or not 1 <= count <= MAX_POINTS:
-            raise refuse("point_count", f"1 to {MAX_POINTS:,} points at level 0 with stride 1")
-        if (group, True) not in self._columns or columns < self._columns[group, True]:
-            raise refuse("column_count", f"at least {self._columns.get((group, True), 1):,}, in a group of the catalogue")
+        if row["level"] != 0 or row["stride"] != 1 or not 1 <= count <= MAX_BLOCK_POINTS:
+            raise refuse("point_count", f"1 to {MAX_BLOCK_POINTS:,} points at level 0 with stride 1")
+        least = self._columns.counts.get((group, True))
+        if least is None or columns < least:
+            raise refuse("column_count", f"at least {least or 1:,}, in a group of the catalogue")
         try:
             decode(payload, (columns, count))
             places = scattered_places(payload, count)
@@ -115,40 +113,10 @@ class BlockCheck:
         if places is None:
             raise ArchiveError(f"{name}: a block of free metrics lists no steps")
         steps, events = places
-        if steps.min() < 0 or steps.max() > LAST_STEP or not row["first_step"] <= steps.min() or steps.max() != row["last_step"]:
+        if steps.min() < 0 or steps.max() > MAX_STEP or not row["first_step"] <= steps.min() or steps.max() != row["last_step"]:
             raise refuse("last_step", f"the last of the steps from {steps.min():,} to {steps.max():,}")
         if row["seq"] != events[-1] or events[0] < 1 or events[-1] > self._seq or (np.diff(events) < 0).any():
             raise refuse("seq", f"the last of its events, at most {self._seq:,}")
         self._points[group, 0] += count
         if self._points[group, 0] > MAX_LOGGED:
             raise ArchiveError(f"{name}: group {group!r} has more than {MAX_LOGGED:,} points")
-
-    def _check_numbers(self, name: str, row: Row, numbers: np.ndarray) -> None:
-        if row["level"]:
-            lost = numbers[:, STATS.index("nonfinite")]
-            if not ((lost >= 0) & (lost <= BUCKET ** row["level"])).all():
-                raise ArchiveError(f"{name}: a block counts an impossible number of non-finite values")
-            return
-        for columns in self._indices.get(row["group_name"], ()):
-            if not ((numbers[columns] >= 0) & (numbers[columns] < 2**31)).all():
-                raise ArchiveError(f"{name}: a block names an eigenvalue that cannot exist")
-
-
-def minimum_columns(series: Sequence[Row]) -> dict[tuple[str, bool], int]:
-    """The minimum number of columns in a group's blocks, keyed by (group, raw). Coarse blocks (raw False) also contain derived
-    series."""
-    least: dict[tuple[str, bool], int] = {}
-    for row in series:
-        for raw in (False,) if row["derived"] else (False, True):
-            key = row["group_name"], raw
-            least[key] = max(least.get(key, 0), row["column_offset"] + row["width"])
-    return least
-
-
-def _index_columns(series: Sequence[Row]) -> dict[str, list[slice]]:
-    """The columns of each group that contain the numbers of eigenvalues."""
-    found: dict[str, list[slice]] = {}
-    for row in series:
-        if row["name"].endswith("_index") and not row["group_name"].endswith(DERIVED_GROUPS):
-            found.setdefault(row["group_name"], []).append(slice(row["column_offset"], row["column_offset"] + row["width"]))
-    return found

@@ -7,34 +7,42 @@ version can compute, and the step of a divergence must be a number. These schema
 from __future__ import annotations
 
 import math
-import re
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, AllowInfNan, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from server.ingest.message_schemas import Divergence, Facts
+from server.ingest.schemas import (
+    Count,
+    FormRecord,
+    HowSection,
+    Layers,
+    Notes,
+    Number,
+    Project,
+    Results,
+    Step,
+    Tags,
+    Width,
+)
 from server.keep.archive import ArchiveError
 from server.lifecycle.autopsy_findings import StoredFindings
-from server.series.catalogue_rules import MAX_COLUMNS, catalogue_problem, name_problem
+from server.series.catalogue_rules import catalogue_problem, name_problem
 from stablessm_core.spec.alert_rules import RuleList
-from stablessm_core.spec.config import Name, Tag
+from stablessm_core.spec.config import Name
 from stablessm_core.spec.errors import describe_errors
 from stablessm_core.spec.section import Text
-from stablessm_core.telemetry.forms import Form
-from stablessm_core.telemetry.metrics import MAX_NAME, METRIC_GROUPS, is_metric_group, name_error
-from stablessm_core.telemetry.nonfinite import Spelling
+from stablessm_core.telemetry.detectors import Severity
+from stablessm_core.telemetry.limits import GROUP, MAX_NAME, MAX_RUN_COLUMNS, NAME
+from stablessm_core.telemetry.metrics import METRIC_GROUPS, is_metric_group, name_error
 from stablessm_core.telemetry.statuses import AT_REST, LOST, Status
 
-MAX_STEP = 2**53 - 1  # the largest step of a reported run; browsers cannot hold larger whole numbers
 MAX_TRAINED_STEP = 10_000_000  # the largest step that a configuration allows
 MAX_SEQ = 10**8
-MAX_WIDTH = 1 << 20  # columns of one series
-MAX_LAYERS = 10_000  # layers of a reported run
 MAX_CELLS = 10_000  # combinations of a sweep's grid
 YEAR_9999 = 253_370_764_800.0  # later times cannot be shown as dates
 
-Step = Annotated[int, Field(ge=0, le=MAX_STEP)]
 Seq = Annotated[int, Field(ge=1, le=MAX_SEQ)]
-Number = Annotated[int, Field(ge=0, lt=2**31)]
 Time = Annotated[float, Field(ge=0, lt=YEAR_9999)]
 Finite = Annotated[float, AllowInfNan(False)]
 Extreme = Finite | Literal["Infinity", "-Infinity"] | None
@@ -62,81 +70,18 @@ class Record(BaseModel):
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
 
-class StoredForm(Record):
-    """A form that this version can compute (stablessm_core.telemetry.forms)."""
+class StoredHow(HowSection):
+    """How a reported run trains, with the steps of its whole training, which the request that opens a run names apart."""
 
-    model_config = ConfigDict(extra="forbid")
-    map: str
-    time: Literal["discrete", "continuous"]
-    rule: str
-    scale: float = 1.0
-    a: float = 1.0
-    b: float = 0.5
-    dt: Literal["dt"] | Annotated[float, Field(gt=0)] | None = None
-    length: Annotated[int, Field(ge=1, le=2**31)] | None = None
-    phase: str | None = None
-    gate: bool = False
-    bounded: bool = True
-
-    @model_validator(mode="after")
-    def _check_form(self) -> StoredForm:
-        Form.from_data(self.model_dump())
-        return self
-
-
-class Divergence(Record):
-    """Where a run first became NaN or infinite."""
-
-    model_config = ConfigDict(extra="allow")
-    step: Step
-    layer: Number | None = None
-    eigenvalue: Number | None = None
-    tensor: str | None = None
-    value: Finite | Spelling | None = None
-
-
-class DataFacts(Record):
-    model_config = ConfigDict(extra="allow")
-    length: Annotated[int, Field(ge=1, le=2**31)] | None = None
-
-
-class Environment(Record):
-    """The parts of an environment that the verdict reads. The pages show all other parts as they are."""
-
-    model_config = ConfigDict(extra="allow")
-    data: DataFacts | None = None
-    parameters: Annotated[int, Field(ge=0, le=2**53)] | None = None
-
-
-class StoredHow(Record):
-    """How a reported run trains (stablessm_core.telemetry.how)."""
-
-    optimizer: Annotated[Text, Field(max_length=60)] | None = None
-    lr: Annotated[float, Field(ge=0)] | Literal["recorded"] | None = None
-    momentum: Annotated[float, Field(ge=0)] | None = None
-    nesterov: bool | None = None
-    grad_clip: Annotated[float, Field(ge=0)] | None = None
-    length: Annotated[int, Field(ge=1, le=2**31)] | None = None
-    every: Annotated[int, Field(ge=1, le=MAX_STEP)] | None = None
-    precision: Annotated[Text, Field(max_length=60)] | None = None
-    total_steps: Annotated[int, Field(ge=1, le=MAX_STEP)] | None = None
-
-
-class StoredLayer(Record):
-    """A layer of a reported run."""
-
-    name: Annotated[Text, Field(max_length=1000)]
-    path: Annotated[Text, Field(max_length=1000)]
-    width: Annotated[int, Field(ge=1, le=MAX_WIDTH)]
-    note: Annotated[Text, Field(max_length=1000)] | None = None
+    total_steps: Count | None = None
 
 
 class StoredRun(Record):
     """The columns of a run whose readers assume more than the column's type."""
 
     name: Name | None
-    tags: Annotated[list[Tag], Field(max_length=20)]
-    notes: Annotated[Text, Field(max_length=20_000)] = ""
+    tags: Tags
+    notes: Notes = ""
     status: Annotated[str, AfterValidator(_is_at_rest)]
     created_at: Time
     started_at: Time | None
@@ -146,17 +91,17 @@ class StoredRun(Record):
     seq: Annotated[int, Field(ge=0, le=MAX_SEQ)]
     step: Step
     steps_per_second: Annotated[float, Field(ge=0)] | None
-    environment: Environment | None
-    result: Annotated[dict[Annotated[str, Field(max_length=100)], Finite | bool | Spelling | None], Field(max_length=100)] | None
+    environment: Facts | None
+    result: Results | None
     divergence: Divergence | None
-    forms: Annotated[list[StoredForm], Field(max_length=1000)] | None
+    forms: Annotated[list[FormRecord], Field(max_length=1000)] | None
     forked_from: Annotated[int, Field(ge=1)] | None
     forked_at_step: Step | None
     fork_changes: Annotated[dict[str, Finite | bool | str | None], Field(max_length=50)] | None
     kind: Literal["trained", "reported"] = "trained"
-    project: Annotated[Text, Field(max_length=200)] = ""
+    project: Project = ""
     how: StoredHow | None
-    layers: Annotated[list[StoredLayer], Field(max_length=MAX_LAYERS)] | None
+    layers: Layers | None
     rules: RuleList | None = None
     largest_ratio: Extreme
     largest_relative_step: Extreme
@@ -183,12 +128,12 @@ class StoredSeries(Record):
     """A series of the catalogue. The name of a layer's series contains its group, because derived series are found by name."""
 
     name: Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
-    group_name: Annotated[str, Field(pattern=r"^[!#-\[\]-~]+$")]
-    column_offset: Annotated[int, Field(ge=0, lt=MAX_COLUMNS)]
-    width: Annotated[int, Field(ge=1, le=MAX_WIDTH)]
+    group_name: Annotated[str, Field(pattern=f"^{GROUP.pattern}$")]
+    column_offset: Annotated[int, Field(ge=0, lt=MAX_RUN_COLUMNS)]
+    width: Width
     unit: str
     derived: bool
-    form: StoredForm | None
+    form: FormRecord | None
 
     @model_validator(mode="after")
     def _check_name(self) -> StoredSeries:
@@ -196,7 +141,7 @@ class StoredSeries(Record):
             if allowed := self._not_a_metric():
                 raise ValueError(f"name {self.name!r} does not fit the group {self.group_name!r}; allowed: {allowed}")
             return self
-        if not re.fullmatch(r"[!-~]([ -~]*[!-~])?", self.name):
+        if not NAME.fullmatch(self.name):
             raise ValueError(f"name {self.name!r} has characters that no series has")
         if (problem := name_problem(self.name, self.group_name, derived=self.derived)) is not None:
             raise ValueError(problem)
@@ -213,7 +158,7 @@ class StoredAlert(Record):
     seq: Seq
     attempt: Number
     kind: Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
-    severity: Literal["warning", "critical"]
+    severity: Severity
     step: Step
     layer: Number | None
     eigenvalue: Number | None
@@ -272,7 +217,7 @@ class StoredManifest(Record):
 def check_record(where: str, model: type[Model], data: Any) -> Model:
     """The data as this model. Raises an ArchiveError that names the field, the given value and the allowed values."""
     try:
-        return model.model_validate(data)
+        return model.model_validate(data, extra="ignore")  # fields of newer versions
     except ValidationError as error:
         field, message, allowed = describe_errors(error, model)[0]
         message = message.replace("Value error, ", "")[:300]

@@ -34,6 +34,7 @@ from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.assumptions import reservation
 from stablessm_core.telemetry.forms import Form, spread
 from stablessm_core.telemetry.how import how_of
+from stablessm_core.telemetry.limits import MAX_STEP
 from stablessm_core.telemetry.statuses import AT_REST
 from stablessm_core.verdict.facts import LOSS_TAIL, SPIKE_ROWS
 from stablessm_core.verdict.memory_source import MemorySource, between
@@ -49,7 +50,6 @@ OPTIONAL_SCALARS = {
 ALERT_FIELDS = ("kind", "step", "layer", "eigenvalue", "tensor", "value", "message")
 ALERTS = 200  # maximum number of alerts read from the start of a run; the same maximum applies to the fatal step
 EVALUATIONS = 10  # maximum number of evaluation losses that are read; other programs name theirs as they like
-LAST_STEP = 2**53 - 1  # steps of free metrics may exceed those of the training
 AT_ONCE = 20  # maximum number of runs judged in one call
 
 log = logging.getLogger("stablessm.verdicts")
@@ -95,7 +95,8 @@ class Stored:
         known = [name for name in self.layout.series if names.is_evaluation_loss(name)][:EVALUATIONS]
         if not known:
             return np.empty(0, np.int64), np.empty(0)
-        parts = [self._raw(name, 0, LAST_STEP) for name in known]
+        # the steps of free metrics may exceed those of the training
+        parts = [self._raw(name, 0, MAX_STEP) for name in known]
         step = np.concatenate([part[0] for part in parts])
         loss = np.concatenate([part[1][0].astype(np.float64) for part in parts])
         order = np.argsort(step, kind="stable")

@@ -6,15 +6,25 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import and_, select
+from sqlalchemy import and_, func, select
 from sqlalchemy.orm import Session
 
 from server.database.fence import insert_into
 from server.database.models import AlertRow, Run, Transition
 from stablessm_core.telemetry.detectors import KINDS, Alert
+from stablessm_core.telemetry.limits import MAX_RUN_ALERTS
 from stablessm_core.telemetry.nonfinite import as_text
 
+ALERTS_AT_ONCE = 1000  # alerts of one event; further alerts are left out
 OF_KEPT_RUNS = AlertRow.run_id.not_in(select(Run.id).where(Run.deleted_at.is_not(None)))  # alerts of runs outside the trash
+
+
+def insert_bounded(session: Session, run_id: int, attempt: int, alerts: Sequence[Alert], seq: int) -> int:
+    """`insert_alerts` for at most ALERTS_AT_ONCE alerts, and no more than a run may have."""
+    if not alerts:
+        return 0
+    stored = session.scalar(select(func.count()).where(AlertRow.run_id == run_id)) or 0
+    return insert_alerts(session, run_id, attempt, alerts[: max(0, min(ALERTS_AT_ONCE, MAX_RUN_ALERTS - stored))], seq)
 
 
 def insert_alerts(session: Session, run_id: int, attempt: int, alerts: Sequence[Alert], seq: int) -> int:

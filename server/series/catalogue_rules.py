@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from server.series.layout import Layout
+from stablessm_core.telemetry.limits import MAX_RUN_COLUMNS, MAX_RUN_SERIES
 from stablessm_core.telemetry.series import DERIVED_GROUPS, LAYER_GROUPS, MEASURED_GROUPS, has_every_eigenvalue, source_group
 
-MAX_SERIES, MAX_COLUMNS = 10_000, 1 << 22  # of a run
 STEPS = 3  # steps of the block from which every series is computed; some series need two consecutive steps
 
 
@@ -30,8 +30,8 @@ def name_problem(name: str, group: str, *, derived: bool) -> str | None:
 
 def catalogue_problem(series: Sequence[Mapping[str, Any]]) -> str | None:
     """What the series of a run, as rows of the table `series`, have wrong together; None if nothing is wrong."""
-    if len(series) > MAX_SERIES or sum(row["width"] for row in series) > MAX_COLUMNS:
-        return f"it has {len(series):,} series; allowed: {MAX_SERIES:,} series with {MAX_COLUMNS:,} columns"
+    if len(series) > MAX_RUN_SERIES or sum(row["width"] for row in series) > MAX_RUN_COLUMNS:
+        return f"it has {len(series):,} series; allowed: {MAX_RUN_SERIES:,} series with {MAX_RUN_COLUMNS:,} columns"
     forms: dict[str, dict[str, Any]] = {}
     for row in series:
         if row["form"] is not None and forms.setdefault(row["group_name"], row["form"]) != row["form"]:

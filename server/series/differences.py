@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from server.series.layout import Layout
 from server.series.plans import Selection
 from server.series.reading import read_points
-from stablessm_core.telemetry.messages import MetricsMessage
+from stablessm_core.report.messages import MetricsMessage
 from stablessm_core.telemetry.metrics import as_float32
 from stablessm_core.telemetry.scattered import present
 

@@ -7,7 +7,6 @@ a value as null.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,12 +18,11 @@ from sqlalchemy.orm import Session
 from server.database.connection import Database
 from server.database.models import BlockRow, Run, SeriesRow
 from server.database.payloads import DamagedPayload, stored_numbers, stored_places
-from stablessm_core.telemetry.blocks import Block
+from stablessm_core.telemetry.blocks import PackedBlock
 from stablessm_core.telemetry.nonfinite import INFINITY, MINUS_INFINITY, NAN, NONFINITE, spelling
 from stablessm_core.telemetry.scattered import present
 from stablessm_core.telemetry.series import LAYER_GROUPS
 from stablessm_core.telemetry.statuses import FINAL
-from stablessm_core.telemetry.strict_messages import PackedBlock
 
 LastValues = dict[str, list[Any]]
 AT_ONCE = 200  # runs of an older version whose values are read in one round of housekeeping
@@ -32,9 +30,9 @@ _SERIES_TABLE = SeriesRow.__table__
 _RUN, _SERIES = Run.__table__.c, _SERIES_TABLE.c
 
 
-def newest_values(blocks: Sequence[Block | PackedBlock]) -> LastValues:
+def newest_values(blocks: Sequence[PackedBlock]) -> LastValues:
     """The last column of the newest raw block of each group that holds scalars."""
-    found: dict[str, Block | PackedBlock] = {}
+    found: dict[str, PackedBlock] = {}
     for block in blocks:
         if block.level == 0 and not block.group.startswith(LAYER_GROUPS):
             known = found.get(block.group)
@@ -43,13 +41,8 @@ def newest_values(blocks: Sequence[Block | PackedBlock]) -> LastValues:
     return {group: [_json_number(x) for x in block.values[:, -1]] for group, block in found.items()}
 
 
-def with_new_values(new: LastValues, dialect: str) -> Any:
-    """The SQL expression of the column `last_values` with these groups replaced."""
-    return with_new_values_text(literal(json.dumps(new), Text), dialect)
-
-
-def with_new_values_text(text: ColumnElement[str], dialect: str) -> Any:
-    """`with_new_values` for groups that are given as JSON text."""
+def with_new_values(text: ColumnElement[str], dialect: str) -> Any:
+    """The SQL expression of the column `last_values` with these groups replaced, which are given as JSON text."""
     if dialect == "postgresql":
         return func.coalesce(Run.last_values, cast(literal("{}", Text), JSONB)).op("||")(cast(text, JSONB))
     return func.json_patch(func.coalesce(type_coerce(Run.last_values, Text), literal("{}", Text)), text)

@@ -15,13 +15,12 @@ import numpy as np
 from sqlalchemy import BigInteger, and_, bindparam, func, or_, select
 from sqlalchemy.orm import Session
 
-from server.database.fence import lock_run
 from server.database.models import BlockRow, Run, SeriesRow
 from server.database.payloads import DamagedPayload, checksum, stored_numbers, stored_places
+from server.series.alerts import insert_bounded
 from server.series.last_values import stored_values, with_logged_values
-from server.series.received import insert_bounded
 from server.series.rules import judge_rules
-from stablessm_core.telemetry.messages import MetricsMessage
+from stablessm_core.report.messages import MetricsMessage
 from stablessm_core.telemetry.metrics import (
     GROUP_COLUMNS,
     MAX_METRICS,
@@ -29,7 +28,6 @@ from stablessm_core.telemetry.metrics import (
     MAX_VALUES,
     METRIC_GROUPS,
     as_float32,
-    check_metrics,
     is_metric_group,
 )
 from stablessm_core.telemetry.scattered import empty, last_of_each_step, pack_scattered, present
@@ -65,19 +63,13 @@ class TooManyMetrics(ValueError):
     """The run has as many metrics as a run may have."""
 
 
-def store_metrics(session: Session, run_id: int, attempt: int, message: MetricsMessage) -> int:
-    """Store the message as one event and return the run's new `seq`.
+def add_metrics(session: Session, run: Run, message: MetricsMessage) -> int:
+    """Store the message as one event and return the run's new `seq`. The caller has locked the run's row and checked the message.
 
     A message whose values are all stored already (a repeat) changes nothing. A name that the run already records as a series of
     its own, such as `train/loss` of our trainer, keeps the recorded values: the logged values of that name are left out. Raises
-    LeaseLost, ValueError if the message is not allowed, and TooManyMetrics.
+    TooManyMetrics.
     """
-    check_metrics(message.steps, message.values)
-    return add_metrics(session, lock_run(session, run_id, attempt), message)
-
-
-def add_metrics(session: Session, run: Run, message: MetricsMessage) -> int:
-    """`store_metrics` for a run whose row the caller has locked, and a message that is allowed."""
     run_id = run.id
     steps, numbers = _one_point_per_step(message)
     places, widths, recorded = _places(session, run_id, numbers)

@@ -1,93 +1,143 @@
-"""Stores the recorded data of a training run: catalogue, blocks, alerts, checkpoints. Also truncates steps.
+"""Stores the recorded data of a run: catalogue, blocks, alerts, checkpoints. Also deletes steps.
 
-Every write first locks the run's row under its fence (run, attempt, still running). So a worker that was declared lost cannot
-write anything. If a worker repeats a write because the response was lost, the second write changes nothing.
+The caller has locked the run's row under the fence of its attempt (server.ingest.post).
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple, cast
 
-from sqlalchemy import ColumnElement, Float, and_, case, delete, func, literal, or_, select, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Float,
+    Table,
+    Text,
+    and_,
+    bindparam,
+    case,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.orm import Session
 
-from server.database.fence import LeaseLost, add_transition, fence, insert_into, lock_run
+from server.database.fence import add_transition, insert_into, lock_run
 from server.database.models import BlockRow, CheckpointRow, Run, SeriesRow, Transition
 from server.database.payloads import DamagedPayload, checksum, stored_numbers, stored_pieces, stored_places
-from server.series.alerts import insert_alerts
+from server.series.alerts import insert_bounded
 from server.series.forms import distinct
 from server.series.last_values import newest_values, refresh_last_values, with_new_values
 from server.series.occupied import checkpoint_bytes, recount
 from server.series.rules import forget_steps
-from stablessm_core.telemetry.blocks import BUCKET, Block, encode
+from stablessm_core.telemetry.blocks import BUCKET, PackedBlock
 from stablessm_core.telemetry.detectors import Alert
 from stablessm_core.telemetry.merged_payloads import cut, pack
 from stablessm_core.telemetry.metrics import MAX_METRICS, is_metric_group
 from stablessm_core.telemetry.scattered import pack_scattered
 from stablessm_core.telemetry.series import DERIVED_GROUPS, SO_FAR, SeriesSpec
-from stablessm_core.telemetry.strict_messages import PackedBlock
+from stablessm_core.telemetry.sink import Flush
+
+_RUN, _BLOCK = cast(Table, Run.__table__), cast(Table, BlockRow.__table__)
+_INSERT = insert(_BLOCK)
+STATE = (_RUN.c.seq, _RUN.c.step, _RUN.c.cancel_requested)
 
 log = logging.getLogger(__name__)
 
 
-def store_flush(
-    session: Session,
-    run_id: int,
-    attempt: int,
-    blocks: Sequence[Block],
-    alerts: Sequence[Alert] = (),
-    step: int = 0,
-    steps_per_second: float | None = None,
-    so_far: Mapping[str, float] | None = None,
-) -> int:
-    """Store one flush as one event and return the run's new `seq`.
+class RunState(NamedTuple):
+    """The columns STATE of a run's row."""
 
-    All blocks and alerts of a flush share one `seq`. A flush without new data (a repeat, or progress only) is not an event and
-    takes no number, so `seq` has no gaps. Raises LeaseLost.
+    seq: int
+    step: int
+    cancel_requested: bool
 
-    step: the last completed training step.
-    so_far: the extreme values in these steps, keyed by the names in SO_FAR. The run's row keeps the most extreme value of all
-        steps, even if the step of this value is truncated later.
+
+def insert_event(
+    session: Session, run_id: int, attempt: int, blocks: Sequence[PackedBlock], flushes: Sequence[Flush],
+    more: Sequence[Alert] = (), *, late: bool = False,
+) -> RunState:  # fmt: skip
+    """Store the new blocks and the alerts of these flushes as one event, and return the run's state. The caller has locked the
+    run's row. If all of it is stored already, the event takes no number, so `seq` has no gaps. It counts as a heartbeat.
+
+    blocks: those whose steps are not stored yet. The run's row keeps the most extreme values of all steps, even if their steps
+    are truncated later. more: alerts that the server raised itself. late: True if the run has ended. Its blocks are then merged
+    and judged again.
     """
-    # compress before locking the row
-    rows = [block_row(run_id, attempt, block, block.values.shape[0], encode(block.values)) for block in blocks]
-    # `step` only grows here: repeating an older flush must not reset the progress (only `truncate` does)
-    values: dict[str, Any] = {"seq": Run.seq + 1, "step": case((Run.step > step, Run.step), else_=step)}
-    values["bytes_stored"] = Run.bytes_stored + sum(len(row["payload"]) for row in rows)
-    values |= {name: more_extreme(name, value) for name, value in (so_far or {}).items()}
+    rows = [block_row(run_id, attempt, block) for block in blocks]
+    dialect = session.get_bind().dialect.name
+    # `step` only grows here: repeating an older flush must not reset the progress (only `take_back` does)
+    given: dict[str, Any] = {"run": run_id, "to_step": max(flush.step for flush in flushes)}
+    given["new_bytes"] = sum(len(row["payload"]) for row in rows)
+    for name, extreme in SO_FAR.items():
+        if seen := [float(flush.so_far[name]) for flush in flushes if name in flush.so_far]:
+            given[name] = extreme(seen)
     if newest := newest_values(blocks):
-        values["last_values"] = with_new_values(newest, session.get_bind().dialect.name)
-    if steps_per_second is not None:
-        values["steps_per_second"] = steps_per_second
-    taken = session.execute(
-        update(Run).where(fence(run_id, attempt)).values(values).returning(Run.seq).execution_options(synchronize_session=False)
-    ).scalar_one_or_none()
-    if taken is None:
-        raise LeaseLost(f"run {run_id} is not running under attempt {attempt}")
-    seq = int(taken)
-    new_blocks = _insert_blocks(session, rows, seq)
-    if new_blocks != len(rows):
-        recount(session, run_id)
-    if new_blocks + insert_alerts(session, run_id, attempt, alerts, seq) == 0:
-        seq -= 1  # nobody has seen the number, because the row is still locked
-        session.execute(update(Run).where(Run.id == run_id).values(seq=seq).execution_options(synchronize_session=False))
-    return seq
+        given["newest"] = json.dumps(newest)
+    if flushes[-1].steps_per_second is not None and not late:
+        given["rate"] = flushes[-1].steps_per_second
+    session.flush()
+    connection = session.connection()
+    state = RunState(*connection.execute(_event(frozenset(given), dialect, again=late and bool(rows)), given).one())
+    if rows:  # no row can exist already: the caller has compared them with all stored steps, under the lock of the run
+        connection.execute(_INSERT, [row | {"seq": state.seq} for row in rows])
+    new = len(rows)
+    new += insert_bounded(session, run_id, attempt, more, state.seq)
+    new += insert_bounded(session, run_id, attempt, [alert for flush in flushes for alert in flush.alerts], state.seq)
+    if new == 0:  # nobody has seen the number, because the row is still locked
+        state = state._replace(seq=state.seq - 1)
+        connection.execute(update(_RUN).where(_RUN.c.id == run_id).values(seq=state.seq))
+    return state
 
 
-def store_catalogue(session: Session, run_id: int, attempt: int, series: Sequence[SeriesSpec]) -> None:
-    """Store the catalogue, or additions to it. Raises LeaseLost, and ValueError if a known series is described differently.
+def is_stored(session: Session, run_id: int, blocks: Sequence[PackedBlock]) -> bool:
+    """True if all of these blocks are stored byte for byte."""
+    for block in blocks:
+        stored = session.get(BlockRow, (run_id, block.group, block.level, block.first_step))
+        if stored is None or stored.payload != block.payload:
+            return False
+    return True
+
+
+@lru_cache(64)
+def _event(given: frozenset[str], dialect: str, *, again: bool) -> Any:
+    """The statement that takes the next event number, with the named values as parameters. It is built once, because building it
+    takes longer than executing it. again: True if the ended run must be merged and judged again."""
+    step: ColumnElement[int] = bindparam("to_step", type_=BigInteger)
+    values: dict[str, Any] = {"seq": _RUN.c.seq + 1, "beat": _RUN.c.beat + 1}
+    values["step"] = case((_RUN.c.step > step, _RUN.c.step), else_=step)
+    values["bytes_stored"] = _RUN.c.bytes_stored + bindparam("new_bytes", type_=BigInteger)
+    values |= {name: _more_extreme(name) for name in SO_FAR if name in given}
+    if "newest" in given:
+        values["last_values"] = with_new_values(bindparam("newest", type_=Text), dialect)
+    if "rate" in given:
+        values["steps_per_second"] = bindparam("rate", type_=Float(53))
+    if again:
+        values |= {"compacted_at": None, "judged_at": None}
+    return update(_RUN).where(_RUN.c.id == bindparam("run")).values(values).returning(*STATE)
+
+
+def _more_extreme(name: str) -> Any:
+    """The value of the run's column `name` of SO_FAR after the parameter of this name was seen, as an SQL expression."""
+    column, new = _RUN.c[name], bindparam(name, type_=Float(53))
+    return case((or_(column.is_(None), column < new if SO_FAR[name] is max else column > new), new), else_=column)
+
+
+def add_series(session: Session, run: Run, series: Sequence[SeriesSpec]) -> None:
+    """Store the catalogue, or additions to it. The caller has locked the run's row. Raises ValueError if a known series is
+    described differently.
 
     Columns are assigned in the given order, recorded series before derived series. All series of a group must be passed in one
     call.
     """
-    add_series(session, lock_run(session, run_id, attempt), series)
-
-
-def add_series(session: Session, run: Run, series: Sequence[SeriesSpec]) -> None:
-    """`store_catalogue` for a run whose row the caller has locked."""
     run_id = run.id
     known = {row.name: row for row in session.scalars(select(SeriesRow).where(SeriesRow.run_id == run_id))}
     groups = {row.group_name for row in known.values()}
@@ -168,18 +218,14 @@ def store_checkpoint(
     run.bytes_stored += checkpoint_bytes(session, run_id) - before
 
 
-def truncate(session: Session, run_id: int, attempt: int, from_step: int, reason: str) -> int:
-    """Delete the steps from `from_step` on (after a rollback or an unreadable checkpoint) and return the new `seq`.
-
-    Blocks and checkpoints of these steps are deleted, and a raw block that contains `from_step` is cut. Alerts are kept,
-    because the reported events did happen. A transition with `truncated_from` notifies every viewer. A repeated call with the
-    same `reason` changes nothing until later steps are stored. Raises LeaseLost.
-    """
-    return take_back(session, lock_run(session, run_id, attempt), from_step, reason)
-
-
 def take_back(session: Session, run: Run, from_step: int, reason: str, *, stored_again: bool = False) -> int:
-    """`truncate` for a run whose row the caller has locked. stored_again: True if the same post stored the steps that follow."""
+    """Delete the steps from `from_step` on (after a rollback or an unreadable checkpoint) and return the new `seq`. The caller
+    has locked the run's row.
+
+    Blocks and checkpoints of these steps are deleted, and a raw block that contains `from_step` is cut. Alerts are kept, because
+    the reported events did happen. A transition with `truncated_from` notifies every viewer. A repeated call with the same
+    `reason` changes nothing until later steps are stored, or if the same post stored them (`stored_again`).
+    """
     same = {"run_id": run.id, "attempt": run.attempt, "reason": reason, "truncated_from": from_step}
     nothing_since = run.step < from_step or stored_again
     if nothing_since and session.scalar(select(Transition.seq).filter_by(**same).limit(1)) is not None:
@@ -209,6 +255,8 @@ def delete_steps(session: Session, run_id: int, from_step: int) -> bool:
         refresh_last_values(session, run_id)
         if (run := session.get(Run, run_id)) is not None:
             forget_steps(run, from_step)
+        known = update(Run).where(Run.id == run_id, func.length(Run.detector_state) > 0).values(detector_state=None)
+        session.execute(known.execution_options(synchronize_session=False))
     return bool(straddling or removed)
 
 
@@ -246,14 +294,8 @@ def _shorten_metrics(row: BlockRow, from_step: int) -> None:
     row.checksum = checksum(row.payload, row.attempt, row.point_count)
 
 
-def more_extreme(name: str, value: float | ColumnElement[float]) -> Any:
-    """The value of the run's column `name` of SO_FAR after `value` was seen, as an SQL expression."""
-    column, new = Run.__table__.c[name], value if isinstance(value, ColumnElement) else literal(value, Float(53))
-    return case((or_(column.is_(None), column < new if SO_FAR[name] is max else column > new), new), else_=column)
-
-
-def block_row(run_id: int, attempt: int, block: Block | PackedBlock, columns: int, payload: bytes) -> dict[str, Any]:
-    """The database row of a block. columns: the number of series. payload: the encoded values."""
+def block_row(run_id: int, attempt: int, block: PackedBlock) -> dict[str, Any]:
+    """The database row of a block."""
     return {
         "run_id": run_id,
         "group_name": block.group,
@@ -262,25 +304,8 @@ def block_row(run_id: int, attempt: int, block: Block | PackedBlock, columns: in
         "last_step": block.last_step,
         "stride": block.stride,
         "point_count": block.point_count,
-        "column_count": columns,
+        "column_count": block.columns,
         "attempt": attempt,
-        "payload": payload,
-        "checksum": checksum(payload, attempt, block.point_count),
+        "payload": block.payload,
+        "checksum": checksum(block.payload, attempt, block.point_count),
     }
-
-
-def _insert_blocks(session: Session, rows: list[dict[str, Any]], seq: int) -> int:
-    if not rows:
-        return 0
-    table = BlockRow.__table__
-    statement = insert_into(session, BlockRow)
-    # `claim` has deleted these steps of older attempts. If such a block still exists, the new block replaces it, because
-    # the writer of the new block owns the fence.
-    replaced = {
-        name: statement.excluded[name]
-        for name in ("last_step", "stride", "point_count", "column_count", "attempt", "seq", "payload", "checksum")
-    }
-    statement = statement.on_conflict_do_update(
-        index_elements=list(table.primary_key), set_=replaced, where=table.c.attempt < statement.excluded.attempt
-    )
-    return len(session.execute(statement.returning(table.c.first_step), [row | {"seq": seq} for row in rows]).all())

@@ -16,11 +16,10 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from server.database.models import Run, SeriesRow
-from stablessm_core.telemetry.blocks import Block
+from stablessm_core.telemetry.blocks import PackedBlock
 from stablessm_core.telemetry.detectors import Alert
 from stablessm_core.telemetry.rules import Rule, RuleState
 from stablessm_core.telemetry.series import LAYER_GROUPS
-from stablessm_core.telemetry.strict_messages import PackedBlock
 
 MOST = 1000  # alerts of one rule that the points of a message may raise
 Points = Mapping[str, tuple[np.ndarray, np.ndarray]]  # steps and values (n,) each of each scalar, in ascending steps
@@ -50,7 +49,7 @@ def judge_rules(run: Run, points: Points) -> list[Alert]:
     return sorted(found, key=lambda alert: alert.step)
 
 
-def block_alerts(session: Session, run: Run, blocks: Sequence[Block | PackedBlock]) -> list[Alert]:
+def block_alerts(session: Session, run: Run, blocks: Sequence[PackedBlock]) -> list[Alert]:
     """The alerts of a reported run's rules that these raw blocks raise. The caller has locked the run's row, and stores the
     alerts with the blocks."""
     raw = [block for block in blocks if block.level == 0 and not block.group.startswith(LAYER_GROUPS)]

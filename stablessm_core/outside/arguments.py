@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from stablessm_core.outside.configuration import storable_config
 from stablessm_core.outside.options import DEFAULTS, RunOptions
+from stablessm_core.telemetry.limits import MAX_NOTES, MAX_RUN_NAME, MAX_TAG, MAX_TAGS
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 Mode = Literal["online", "offline", "disabled"]
 MODES = ("online", "offline", "disabled")
 RESUMES = ("never", "allow", "must")
-MAX_NAME, MAX_TAGS, MAX_TAG = 200, 20, 50
-MAX_NOTES = 20_000  # characters
 DEFAULT_DIR = "stablessm-runs"
 
 
@@ -107,8 +106,8 @@ def _text(name: str, value: Any) -> str | None:
 
 def _short(name: str, value: Any) -> str | None:
     found = _text(name, value)
-    if found is not None and (len(found) > MAX_NAME or not (found == "" or found.isprintable())):
-        raise ValueError(f"{name} is {found[:40]!r}...; at most {MAX_NAME} printable characters are allowed")
+    if found is not None and (len(found) > MAX_RUN_NAME or not (found == "" or found.isprintable())):
+        raise ValueError(f"{name} is {found[:40]!r}...; at most {MAX_RUN_NAME} printable characters are allowed")
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stablessm_core.outside.columns import Columns, OutsideReader, WatchedLayer
+from stablessm_core.outside.columns import Columns, WatchedLayer
 from stablessm_core.outside.eigenvalues import Eigenvalues
 from stablessm_core.outside.modules import Layer
 from stablessm_core.outside.rows import StagedRow
@@ -20,6 +20,7 @@ from stablessm_core.telemetry.detectors import Detectors
 from stablessm_core.telemetry.detectors.alert import Setup
 from stablessm_core.telemetry.detectors.registry import THRESHOLDS
 from stablessm_core.telemetry.detectors.steps import Steps
+from stablessm_core.telemetry.reported_rows import OutsideReader
 from stablessm_core.watch.flusher import Expansion
 from stablessm_core.watch.recorder import Recorder
 

@@ -18,12 +18,12 @@ from stablessm_core.outside.arguments import Arguments
 from stablessm_core.outside.endings import ENDINGS, reason_of
 from stablessm_core.outside.forks import ForkCounter
 from stablessm_core.outside.metrics import Logged, messages_of
-from stablessm_core.outside.offline import SUFFIX, Outbox
 from stablessm_core.outside.sink import OutsideSink
-from stablessm_core.outside.uplink import Uplink
+from stablessm_core.report.link import Uplink
+from stablessm_core.report.messages import EndMessage
+from stablessm_core.report.outbox import SUFFIX, Outbox
 from stablessm_core.telemetry.detectors.alert import Alert
 from stablessm_core.telemetry.detectors.raised_elsewhere import RECORDING_CHANGED
-from stablessm_core.telemetry.messages import EndMessage
 from stablessm_core.telemetry.metrics import MAX_METRICS
 from stablessm_core.telemetry.series import TRAIN_LOSS
 from stablessm_core.telemetry.sink import Flush

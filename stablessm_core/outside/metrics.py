@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from stablessm_core.report.messages import MetricsMessage
 from stablessm_core.telemetry.free_json import shown
-from stablessm_core.telemetry.messages import MetricsMessage
-from stablessm_core.telemetry.metrics import LAST_STEP, MAX_METRICS, MAX_STEPS, MAX_VALUES, name_error
+from stablessm_core.telemetry.limits import MAX_STEP
+from stablessm_core.telemetry.metrics import MAX_METRICS, MAX_STEPS, MAX_VALUES, name_error
 
 Logged = tuple[int, dict[str, Any]]
 
@@ -33,7 +34,7 @@ def as_step(step: Any) -> int | None:
     """The step as a whole number below 2^53; None if it is none. Takes the whole numbers of NumPy and torch, and 3.0."""
     try:
         whole = int(step)
-        return whole if whole == step and 0 <= whole <= LAST_STEP else None
+        return whole if whole == step and 0 <= whole <= MAX_STEP else None
     except (TypeError, ValueError, OverflowError, RuntimeError):
         return None
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from stablessm_core.outside.columns import Columns, OutsideReader
+from stablessm_core.outside.columns import Columns
 from stablessm_core.outside.hook import OptimizerFinder, StepHooks, scale_of_scaler
 from stablessm_core.outside.identity import Identity
 from stablessm_core.outside.layout import columns_of, on_one_device, open_recorder, tensors_of, with_tensors
@@ -31,6 +31,7 @@ from stablessm_core.outside.rows import StagedRow
 from stablessm_core.outside.sharded import is_sharded, origin
 from stablessm_core.outside.sink import OutsideSink
 from stablessm_core.telemetry import series as names
+from stablessm_core.telemetry.reported_rows import OutsideReader
 from stablessm_core.watch.recorder import Recorder
 
 NO_GRADIENT_STEPS = 100

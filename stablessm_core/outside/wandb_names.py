@@ -11,16 +11,16 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from stablessm_core.outside.arguments import MAX_TAG, MAX_TAGS, Arguments, check_arguments
+from stablessm_core.outside.arguments import Arguments, check_arguments
 from stablessm_core.outside.options import RunOptions, list_options
 from stablessm_core.outside.start import begin_without_model, is_rank_0_of_environment
 from stablessm_core.outside.wandb_config import Config, as_entries
 from stablessm_core.outside.wandb_missing import Error, Names, Nothing, missing_name, tell, write
 from stablessm_core.outside.wandb_run import WandbRun
+from stablessm_core.telemetry.limits import MAX_TAG, MAX_TAGS
 
 if TYPE_CHECKING:
     from typing import Unpack
-
 
 IGNORED = frozenset({
     "allow_val_change", "anonymous", "force", "fork_from", "magic", "monitor_gym", "resume_from", "save_code", "settings",

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from stablessm_core.spec.section import Section, Text
-from stablessm_core.telemetry.metrics import LAST_STEP, MAX_NAME
+from stablessm_core.telemetry.limits import MAX_NAME, MAX_STEP
 from stablessm_core.telemetry.rules import CONDITIONS, MAX_RULES, Rule, parse_condition
 
 
@@ -25,7 +25,7 @@ class AlertRule(Section):
     condition: Annotated[Text, Field(min_length=1, max_length=60), AfterValidator(_condition)] = Field(
         description=f"When the rule holds: {CONDITIONS}. NaN meets no comparison."
     )
-    steps: int = Field(1, ge=1, le=LAST_STEP, description="For how many training steps the condition must hold.")
+    steps: int = Field(1, ge=1, le=MAX_STEP, description="For how many training steps the condition must hold.")
 
     @property
     def rule(self) -> Rule:

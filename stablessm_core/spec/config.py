@@ -18,13 +18,14 @@ from stablessm_core.spec.task import TaskSection
 from stablessm_core.spec.tasks import TASKS
 from stablessm_core.telemetry.detectors.alert import Threshold
 from stablessm_core.telemetry.detectors.registry import THRESHOLDS
+from stablessm_core.telemetry.limits import MAX_RUN_NAME, MAX_TAG, MAX_TAGS
 
 MAX_PARAMETERS = 2**31
 # maximum number of values kept for the backward pass: batch_size * length * (sum of the widths of the layers' widest tensors)
 MAX_ACTIVATIONS = 2**33
 
-Name = Annotated[Text, Field(min_length=1, max_length=200)]
-Tag = Annotated[Text, Field(min_length=1, max_length=50)]
+Name = Annotated[Text, Field(min_length=1, max_length=MAX_RUN_NAME)]
+Tag = Annotated[Text, Field(min_length=1, max_length=MAX_TAG)]
 
 if TYPE_CHECKING:
     AnyTask = TaskSection
@@ -183,7 +184,7 @@ class RunConfig(Section):
     )
 
     name: Name | None = Field(None, description="A name for users. null: the server generates a name.")
-    tags: list[Tag] = Field(default_factory=list, max_length=20, description="Labels to filter and group runs by.")
+    tags: list[Tag] = Field(default_factory=list, max_length=MAX_TAGS, description="Labels to filter and group runs by.")
     task: AnyTask = Field(description="What the model learns, and from which data.")
     model: Model = Field(default_factory=Model)
     optimizer: Optimizer = Field(default_factory=Optimizer)

@@ -48,6 +48,56 @@ class Block:
         """The last recorded step that the block covers."""
         return self.first_step + self.point_count * self.stride - self.stride // int(BUCKET**self.level)
 
+    @property
+    def nbytes(self) -> int:
+        """The size of the values, in bytes."""
+        return int(self.values.nbytes)
+
+
+@dataclass(frozen=True)
+class PackedBlock:
+    """A block with its encoded values, which `decode` reads."""
+
+    group: str
+    level: int
+    first_step: int
+    stride: int
+    columns: int
+    point_count: int
+    payload: bytes
+
+    @property
+    def last_step(self) -> int:
+        """The last recorded step that the block covers."""
+        return self.first_step + self.point_count * self.stride - self.stride // int(BUCKET**self.level)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the values."""
+        return (self.columns, len(STATS), self.point_count) if self.level else (self.columns, self.point_count)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the values, in bytes."""
+        return 4 * math.prod(self.shape)
+
+    @property
+    def values(self) -> np.ndarray:
+        """The numbers as float32."""
+        return self.decoded(slice(None))
+
+    def decoded(self, columns: slice) -> np.ndarray:
+        """The numbers of these columns as float32."""
+        return decode(self.payload, self.shape, columns)
+
+
+def packed(block: Block | PackedBlock) -> PackedBlock:
+    """The block with encoded values."""
+    if isinstance(block, PackedBlock):
+        return block
+    values = block.values
+    return PackedBlock(block.group, block.level, block.first_step, block.stride, len(values), values.shape[-1], encode(values))
+
 
 def encode(values: np.ndarray) -> bytes:
     """The payload of a float32 array of any shape. Every bit pattern is kept (NaN payloads, -0.0, infinities)."""

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, Protocol
 
+from stablessm_core.telemetry.limits import MAX_HOW_NAME, MAX_STEP
+
 RECORDED: Literal["recorded"] = "recorded"  # the learning rate of each step is in the series optim/lr
-LONGEST = 60  # maximum number of characters of a name
-MOST = 2**53  # steps and lengths are below this
 
 
 class HasHow(Protocol):
@@ -99,7 +99,7 @@ def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _name(value: Any) -> str | None:
-    return value if isinstance(value, str) and 0 < len(value) <= LONGEST else None
+    return value if isinstance(value, str) and 0 < len(value) <= MAX_HOW_NAME else None
 
 
 def _number(value: Any) -> float | None:
@@ -113,4 +113,4 @@ def _number(value: Any) -> float | None:
 
 
 def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < MOST else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_STEP else None

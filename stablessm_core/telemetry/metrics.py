@@ -11,15 +11,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from stablessm_core.telemetry.limits import MAX_NAME, MAX_STEP
 from stablessm_core.telemetry.scattered import empty
 
 METRIC_GROUPS = "metrics/"  # prefix of the groups of free metrics: "metrics/0", "metrics/1", ...
 GROUP_COLUMNS = 64  # most metrics in a group, because whoever reads one metric decodes its whole group
 MAX_METRICS = 2000  # of one run
-MAX_NAME = 120  # characters
 MAX_STEPS = 2048  # points of one message
 MAX_VALUES = 1 << 20  # steps times names of one message
-LAST_STEP = 2**53 - 1
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -34,7 +33,7 @@ def check_metrics(steps: object, values: object) -> None:
     if not isinstance(steps, Sequence) or isinstance(steps, str | bytes) or not 1 <= len(steps) <= MAX_STEPS:
         raise _wrong("steps", steps, f"a list of 1 to {MAX_STEPS:,} steps")
     for step in steps:
-        if type(step) is not int or not 0 <= step <= LAST_STEP:
+        if type(step) is not int or not 0 <= step <= MAX_STEP:
             raise _wrong("steps", step, "whole numbers from 0 to 2^53 - 1")
     if not isinstance(values, Mapping) or not 1 <= len(values) <= MAX_METRICS or len(values) * len(steps) > MAX_VALUES:
         raise _wrong("values", values, f"1 to {MAX_METRICS:,} metrics by name, and at most {MAX_VALUES:,} values")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
-from stablessm_core.telemetry.blocks import Block
+from stablessm_core.telemetry.blocks import Block, PackedBlock
 from stablessm_core.telemetry.detectors import Alert
 from stablessm_core.telemetry.series import DERIVED_GROUPS, SO_FAR, SeriesSpec
 
@@ -22,7 +22,7 @@ class Flush:
     of these steps over all layers, keyed by the names in SO_FAR, never NaN.
     """
 
-    blocks: list[Block]
+    blocks: Sequence[Block | PackedBlock]
     alerts: list[Alert]
     step: int
     steps_per_second: float | None
@@ -72,7 +72,7 @@ class MemorySink:
         self.catalogue |= {s.name: s for s in series}
 
     def write(self, flush: Flush) -> None:
-        self.blocks += flush.blocks
+        self.blocks += [Block(b.group, b.level, b.first_step, b.stride, b.values) for b in flush.blocks]
         for alert in flush.alerts:
             self._keep(alert)
         self.step = flush.step

@@ -12,11 +12,11 @@ import pytest
 
 from server.database.connection import Database
 from server.database.models import Run
-from server.series.metrics import store_metrics
-from stablessm_core.telemetry.messages import MetricsMessage
+from stablessm_core.report.messages import MetricsMessage
 from tests.browser.test_dashboard import becomes, context, page
 from tests.installation import Installation, hold_port
 from tests.server.reported import opened
+from tests.server.storing import store_metrics
 
 __all__ = ["context", "page"]
 pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(600)]

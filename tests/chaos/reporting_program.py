@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from stablessm_core.report.frames import CONTENT_TYPE, pack
+from stablessm_core.report.messages import CatalogueMessage, EndMessage, MetricsMessage, TelemetryMessage, to_bytes
 from stablessm_core.telemetry.blocks import Block
-from stablessm_core.telemetry.frames import CONTENT_TYPE, pack
-from stablessm_core.telemetry.messages import CatalogueMessage, EndMessage, MetricsMessage, TelemetryMessage, to_bytes
 from stablessm_core.telemetry.series import SCALARS, TRAIN_LOSS, scalar
 from stablessm_core.telemetry.sink import Flush
 

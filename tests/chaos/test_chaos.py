@@ -15,7 +15,7 @@ from typing import NoReturn
 import pytest
 
 from server.settings import run_folder
-from stablessm_core.telemetry.spool import left_behind
+from stablessm_core.report.outbox import left_behind
 from stablessm_core.telemetry.statuses import FINAL
 from tests.chaos.services import Missing, until
 from tests.chaos.site import Site

@@ -12,8 +12,8 @@ from server.database.connection import Database
 from server.database.models import Run, Transition, Worker
 from server.lifecycle import transitions as lifecycle
 from server.lifecycle.lost_runs import LostRun, LostRunReaper
-from server.series.recording import store_flush, truncate
 from stablessm_core.spec.config import parse_config
+from tests.server.storing import store_flush, truncate
 
 pytestmark = [pytest.mark.both_engines, pytest.mark.long]
 

@@ -19,13 +19,14 @@ from server.database.fence import LeaseLost
 from server.database.models import AlertRow, BlockRow, CheckpointRow, Run, Transition
 from server.lifecycle import transitions as lifecycle
 from server.lifecycle.lost_runs import LostRunReaper
-from server.series.recording import store_checkpoint, store_flush, truncate
+from server.series.recording import store_checkpoint
 from stablessm_core.spec.config import parse_config
 from stablessm_core.telemetry.blocks import Block, decode
 from stablessm_core.telemetry.detectors import KINDS, AlertKind
 from stablessm_core.telemetry.detectors.raised_elsewhere import TRAINER_CRASHED, WORKER_LOST
-from stablessm_core.telemetry.series import SCALARS, TRAIN_LOSS
+from stablessm_core.telemetry.series import SCALARS, TRAIN_LOSS, scalar
 from stablessm_core.telemetry.statuses import FINAL
+from tests.server.storing import store_catalogue, store_flush, truncate
 
 pytestmark = [pytest.mark.both_engines, pytest.mark.long]
 
@@ -114,6 +115,7 @@ class Protocol(RuleBasedStateMachine):
         alert = KINDS["nonfinite_loss"].alert(step=first, series=TRAIN_LOSS, value=float("nan"), message="NaN")
 
         def store(session: Any) -> None:
+            store_catalogue(session, self.run_id, actor.attempt, [scalar(TRAIN_LOSS)])
             store_flush(session, self.run_id, actor.attempt, [Block(SCALARS, 0, first, 1, values)], [alert], first + count - 1)
 
         if self.act(actor, store):

@@ -25,8 +25,8 @@ from sqlalchemy import select
 from server.database.connection import Database
 from server.database.models import BlockRow, Run, Transition
 from server.database.payloads import stored_numbers
-from stablessm_core.outside.sync import SYNCED, run_files, sync_file
-from stablessm_core.outside.uplink import Server
+from stablessm_core.report.link import Server
+from stablessm_core.report.sync import SYNCED, run_files, sync_file
 from stablessm_core.telemetry.series import SCALARS
 from tests.chaos.proxy import Proxy
 from tests.installation import Installation, hold_port

@@ -9,11 +9,11 @@ import numpy as np
 
 from server.database.connection import Database
 from server.lifecycle import transitions as lifecycle
-from server.series.recording import store_catalogue, store_flush
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.blocks import Block, LevelBuilder
 from stablessm_core.telemetry.forms import GATES, Form, spread
 from tests.server.recording import claimed
+from tests.server.storing import store_catalogue, store_flush
 
 MODEL = {"layers": ["rg_lru", "s4d", "lru", "rwkv4"], "d_model": 8}
 SELECTIVE = replace(Form.of_map("exp", "continuous"), dt=None, gate=True)

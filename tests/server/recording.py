@@ -11,12 +11,12 @@ import numpy as np
 from server.database.connection import Database
 from server.database.models import Run
 from server.lifecycle import transitions as lifecycle
-from server.series.recording import store_catalogue, store_flush
 from stablessm_core.spec.config import RunConfig, parse_config
 from stablessm_core.telemetry.blocks import Block, LevelBuilder
 from stablessm_core.telemetry.detectors import Alert
 from stablessm_core.telemetry.forms import DERIVED, Form
 from stablessm_core.telemetry.series import SCALARS, TRAIN_LOSS, SeriesSpec, layer_catalogue, layer_group, scalar
+from tests.server.storing import store_catalogue, store_flush
 
 CPU = {"devices": ["cpu"], "data": {"digits": "ok"}}
 WEIRD = np.array([0x7FC00001, 0xFFC12345, 0x7F800000, 0xFF800000, 0x80000000], np.uint32).view(np.float32)  # NaNs, infs, -0.0

@@ -14,13 +14,13 @@ from server.database.fence import add_transition, lock_run
 from server.database.models import Run
 from server.lifecycle import transitions as lifecycle
 from server.lifecycle.reported import REPORTED, mark_lost
-from server.series.recording import store_catalogue, store_flush
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.blocks import Block
 from stablessm_core.telemetry.detectors import Alert
 from stablessm_core.telemetry.forms import Form
 from stablessm_core.telemetry.how import How, read_how
 from tests.server.recording import nonfinite
+from tests.server.storing import store_catalogue, store_flush
 
 PATHS = ("backbone.layers.0.mixer", "backbone.layers.1.mixer")
 WIDTH = 4

@@ -9,8 +9,8 @@ from typing import Any
 
 import httpx
 
-from stablessm_core.telemetry.frames import CONTENT_TYPE, pack
-from stablessm_core.telemetry.messages import CatalogueMessage, TelemetryMessage, to_bytes
+from stablessm_core.report.frames import CONTENT_TYPE, pack
+from stablessm_core.report.messages import CatalogueMessage, TelemetryMessage, to_bytes
 from tests.mutated_frames import CATALOGUE
 
 

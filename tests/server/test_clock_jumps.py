@@ -21,12 +21,12 @@ from server.keep.housekeeping import Housekeeping
 from server.keep.trash import move_to_trash
 from server.lifecycle import transitions as lifecycle
 from server.lifecycle.lost_runs import LostRunReaper
-from server.series.recording import store_catalogue, store_flush
 from server.settings import Settings
 from stablessm_core.telemetry.blocks import Block
 from stablessm_core.telemetry.series import SCALARS, TRAIN_LOSS, scalar
 from tests.server.http_service import BEARER, TOKEN, frames, running
 from tests.server.recording import claimed, run_of, submitted
+from tests.server.storing import store_catalogue, store_flush
 
 pytestmark = pytest.mark.slow
 

@@ -13,10 +13,10 @@ from sqlalchemy import func, select
 from server.database.connection import Database
 from server.database.models import BlockRow, Run
 from server.lifecycle import transitions as lifecycle
-from server.series.recording import store_catalogue, store_flush
 from stablessm_core.spec.config import parse_config
 from stablessm_core.telemetry.blocks import Block
 from stablessm_core.telemetry.series import TRAIN_LOSS, scalar
+from tests.server.storing import store_catalogue, store_flush
 from worker.chores import Compactor
 
 pytestmark = pytest.mark.both_engines

@@ -14,7 +14,7 @@ import pytest
 from server.database.connection import Database
 from server.database.models import Worker
 from server.logs import LineFormatter, without_secrets
-from stablessm_core.telemetry.messages import TruncateMessage
+from stablessm_core.report.messages import TruncateMessage
 from stablessm_core.telemetry.sink import Flush
 from tests.worker.station import SMALL, Station
 from worker.write_statistics import WriteStatistics, WriteTotals, zeros

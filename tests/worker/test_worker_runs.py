@@ -18,7 +18,7 @@ from server.database.models import Run, Worker
 from server.lifecycle import transitions as lifecycle
 from server.lifecycle.lost_runs import LostRunReaper
 from server.settings import Settings
-from stablessm_core.telemetry.spool import left_behind
+from stablessm_core.report.outbox import left_behind
 from tests.worker.station import LONG_STEP, SMALL, STEPS, TOO_LARGE, Station, TooLate, away, in_time
 from worker.writer import DATABASE_AWAY
 

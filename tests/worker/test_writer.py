@@ -15,12 +15,12 @@ from sqlalchemy import select, text
 from server.database.connection import Database
 from server.database.models import AlertRow, BlockRow, Run
 from server.lifecycle import transitions as lifecycle
+from stablessm_core.report.messages import EndMessage, EnvironmentMessage, to_bytes
+from stablessm_core.report.outbox import Outbox, left_behind
 from stablessm_core.spec.config import parse_config
 from stablessm_core.telemetry.blocks import Block, decode
-from stablessm_core.telemetry.messages import EndMessage
 from stablessm_core.telemetry.series import SCALARS, TRAIN_LOSS, scalar
 from stablessm_core.telemetry.sink import Flush
-from stablessm_core.telemetry.spool import Spool, left_behind
 from tests.worker.station import away
 from worker.writer import DATABASE_AWAY, Writer
 
@@ -57,7 +57,8 @@ def _writer(
         claim.run_id,
         claim.attempt,
         data_dir=folder,
-        spool=Spool(folder / "spool", limit),
+        outbox=folder / "spool",
+        outbox_bytes=limit,
         publish=lambda _run_id: None,
         on_lease_lost=on_lease_lost,
     )
@@ -235,17 +236,19 @@ def test_a_record_that_moves_to_the_spool_during_a_lookup_is_not_lost(database: 
     writer = _writer(database, claim, tmp_path)
     looked, moved = threading.Event(), threading.Event()
 
-    class Slow(Spool):
-        def first(self) -> bytes | None:
-            found = super().first()
+    class Slow(Outbox):
+        def read(self, position: int, limit: int) -> bytes:
+            found = super().read(position, limit)
             looked.set()
             moved.wait(0.3)
             return found
 
-    writer._spool = Slow(tmp_path / "slow", 1 << 20)
+    writer._outbox = Slow(tmp_path / "slow", {"id": "slow"}, pytest.fail)
+    writer._outbox.append(to_bytes(EnvironmentMessage({})))
+    writer.writes.count_recorded(EnvironmentMessage({}))
     writer.open([scalar(TRAIN_LOSS)])
     assert looked.wait(90)
-    # Either waits for `first`, or runs between `first` and the removal of the record.
+    # Either waits for `read`, or runs between `read` and the removal of the record.
     writer.save_for_later()
     moved.set()
     writer.write(_flush(0))

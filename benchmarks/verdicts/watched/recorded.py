@@ -14,17 +14,17 @@ import numpy as np
 from benchmarks.verdicts.audit.recorded_facts import LayerRows, layers_of
 from benchmarks.verdicts.recorded import ALERT_FIELDS, SERIES_OF, _aligned, _rows
 from benchmarks.verdicts.watched.loop import Loop
-from stablessm_core.outside.offline import read_run_file
-from stablessm_core.telemetry import series as names
-from stablessm_core.telemetry.forms import Form
-from stablessm_core.telemetry.how import How, read_how
-from stablessm_core.telemetry.messages import (
+from stablessm_core.report.messages import (
     CatalogueMessage,
     EndMessage,
     EnvironmentMessage,
     MetricsMessage,
     from_bytes,
 )
+from stablessm_core.report.outbox import read_run_file
+from stablessm_core.telemetry import series as names
+from stablessm_core.telemetry.forms import Form
+from stablessm_core.telemetry.how import How, read_how
 from stablessm_core.telemetry.sink import Flush, MemorySink
 from stablessm_core.verdict import Layer, Run, Scalars
 from stablessm_core.verdict.memory_source import MemorySource

@@ -14,12 +14,14 @@ from server.database.connection import Database
 from server.database.models import Run, SeriesRow
 from server.errors import Conflict, Invalid
 from server.http.api.deps import DatabaseDep, PrincipalDep
-from server.http.schemas.ingest import CompareAnswer, Id
-from server.lifecycle.reports import check_reporter
+from server.http.schemas.ingest import CompareAnswer
+from server.ingest.records import read_records
+from server.ingest.reports import check_reporter
+from server.ingest.schemas import Id
 from server.series.differences import Comparison, compare_metrics
 from server.series.encoding import dumps, json_response
-from stablessm_core.telemetry.frames import CONTENT_TYPE, BadFrame, read_records
-from stablessm_core.telemetry.messages import MetricsMessage
+from stablessm_core.report.frames import CONTENT_TYPE, BadFrame
+from stablessm_core.report.messages import MetricsMessage
 from stablessm_core.telemetry.nonfinite import json_safe
 
 router = APIRouter(prefix="/api/ingest/runs", tags=["ingest"])

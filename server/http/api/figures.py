@@ -31,7 +31,7 @@ from server.http.figure_files import Paper, PaperDep, Scale, check_chart, figure
 from server.http.schemas.runs import RunId
 from server.http.schemas.series import EXAMPLE_TYPED
 from server.http.schemas.sweeps import SweepId
-from stablessm_core.telemetry.metrics import MAX_NAME
+from stablessm_core.telemetry.limits import MAX_NAME
 from stablessm_core.telemetry.series import TRAIN_LOSS
 from web.binding import bind, eigenvalue_items
 from web.charts import CHARTS

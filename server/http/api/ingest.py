@@ -10,13 +10,14 @@ from fastapi import APIRouter, Header, Request, Response
 
 from server.errors import Invalid
 from server.http.api.deps import DatabaseDep, PrincipalDep, SettingsDep
-from server.http.schemas.ingest import OpenAnswer, OpenRequest, RecordsAnswer
+from server.http.schemas.ingest import OpenAnswer, RecordsAnswer
 from server.http.schemas.runs import RunId
-from server.lifecycle.opening import Opening, open_run
-from server.lifecycle.reports import Reports
+from server.ingest.opening import open_run
+from server.ingest.records import read_records
+from server.ingest.reports import Reports
+from server.ingest.schemas import OpenRequest
 from server.series.encoding import dumps, json_response
-from stablessm_core.telemetry.frames import CONTENT_TYPE, LIMITS, BadFrame, read_records
-from stablessm_core.telemetry.how import How
+from stablessm_core.report.frames import CONTENT_TYPE, LIMITS, BadFrame
 
 router = APIRouter(prefix="/api/ingest/runs", tags=["ingest"])
 
@@ -28,17 +29,8 @@ def open_reported(
 ) -> Any:  # fmt: skip
     """Open a run that another program trains and reports. The status is 201 for a new run, and 200 for a run that continues."""
     now = time.time()
-    how = None if wanted.how is None and wanted.total_steps is None else How(
-        **(wanted.how.model_dump() if wanted.how else {}), total_steps=wanted.total_steps
-    ).data  # fmt: skip
-    opening = Opening(
-        wanted.id, wanted.project, wanted.name, wanted.config, wanted.tags, how,
-        None if wanted.layers is None else [layer.model_dump() for layer in wanted.layers],
-        None if wanted.alerts is None else [rule.model_dump() for rule in wanted.alerts.rules],
-        wanted.resume, wanted.from_step, wanted.client_time, wanted.notes, wanted.started_at,
-    )  # fmt: skip
     with database.write() as session:
-        run, new = open_run(session, opening, principal)
+        run, new = open_run(session, wanted, principal)
     request.app.state.reports.announce(run.id)
     response.status_code = 201 if new else 200
     response.headers["Location"] = f"/api/runs/{run.id}"

@@ -1,114 +1,11 @@
-"""The JSON with which a program opens a run that it trains itself, and the answers to its posts."""
+"""The answers to programs that report a run."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
-from uuid import UUID
-
-from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, field_validator
-from pydantic_core import PydanticCustomError
+from pydantic import ConfigDict, Field
 
 from server.http.schemas.runs import Answer
-from stablessm_core.spec.alert_rules import ReportedAlerts
-from stablessm_core.spec.config import Name, Tag
-from stablessm_core.spec.section import Section, Text
-from stablessm_core.telemetry.frames import LIMITS
-from stablessm_core.telemetry.free_json import Refused, check_json
-from stablessm_core.telemetry.strict_messages import MAX_STEP, MAX_WIDTH
-
-MAX_LAYERS = 1000
-EXAMPLE_ID = "0b6c1e0e-6d1f-4a55-9a4c-5c6a1f0a9d11"
-
-
-def _uuid(value: str) -> str:
-    try:
-        return str(UUID(value))
-    except ValueError:
-        raise PydanticCustomError("value_error", "a UUID is needed, such as {example}", {"example": EXAMPLE_ID}) from None
-
-
-Id = Annotated[str, StringConstraints(min_length=32, max_length=45), AfterValidator(_uuid)]
-Short = Annotated[Text, StringConstraints(min_length=1, max_length=60)]
-Positive = Annotated[float, Field(ge=0, le=1e30)]
-Count = Annotated[int, Field(ge=1, le=MAX_STEP)]
-
-
-class HowSection(Section):
-    """How the run trains. Null means unknown; then no page and no verdict says anything that depends on it."""
-
-    optimizer: Short | None = None
-    lr: Literal["recorded"] | Positive | None = Field(
-        None, description='"recorded" if the learning rate of each step is recorded as optim/lr, else one number for all steps.'
-    )
-    momentum: Positive | None = None
-    nesterov: bool | None = None
-    grad_clip: Positive | None = Field(None, description="The norm to which the gradient is clipped.")
-    length: Count | None = Field(None, description="The sequence length.")
-    every: Count | None = Field(None, description="Every how many steps have a recorded row.")
-    precision: Short | None = None
-
-
-class LayerSection(Section):
-    """A layer of the reported model. Its place in the list is its number in the names of its series."""
-
-    name: Annotated[Text, StringConstraints(min_length=1, max_length=120)]
-    path: Annotated[Text, StringConstraints(min_length=1, max_length=200)]
-    width: Annotated[int, Field(ge=1, le=MAX_WIDTH)]
-    note: Annotated[Text, StringConstraints(max_length=500)] | None = None
-
-
-class OpenRequest(Section):
-    """A run that another program trains and reports."""
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "id": EXAMPLE_ID,
-                    "project": "hybrid",
-                    "name": "mamba-130m",
-                    "config": {"model": "mamba-130m", "lr": 3e-4},
-                    "how": {"optimizer": "adamw", "lr": "recorded"},
-                    "layers": [{"name": "mixer", "path": "backbone.layers.0.mixer", "width": 16}],
-                    "total_steps": 10_000,
-                    "resume": "allow",
-                }
-            ]
-        }
-    )
-    id: Id = Field(description="A UUID that the program chooses. It names the run when the program opens it again.")
-    project: Annotated[Text, StringConstraints(max_length=200)] = ""
-    name: Name | None = None
-    config: Any = Field(default_factory=dict, description="Any JSON of at most 64 KiB and 32 levels.")
-    tags: Annotated[list[Tag], Field(max_length=20)] = Field(default_factory=list)
-    notes: Annotated[Text, StringConstraints(max_length=20_000)] = ""
-    how: HowSection | None = None
-    layers: Annotated[list[LayerSection], Field(max_length=MAX_LAYERS)] | None = None
-    alerts: ReportedAlerts | None = None
-    total_steps: Count | None = Field(None, description="The steps of the whole training; null if unknown.")
-    resume: Literal["never", "allow", "must", "complete"] = Field(
-        "never", description="What happens if the id is known: `never` refuses it, `allow` and `must` continue the run. `must` "
-        "refuses an unknown id. `complete` is `allow`, but a run that has ended stays so: records only add its missing numbers.",
-    )  # fmt: skip
-    from_step: Annotated[int, Field(ge=0, le=MAX_STEP)] | None = Field(
-        None, description="The last step to keep when the run continues: later steps are deleted. null keeps all steps."
-    )
-    started_at: Annotated[float, Field(ge=0, le=1e11)] | None = Field(
-        None, description="When the program began, in UTC epoch seconds, if it began before this request. null: now."
-    )
-    client_time: Annotated[float, Field(ge=0, le=1e11)] | None = Field(
-        None, description="The program's clock, in UTC epoch seconds. Only its difference to the server's clock is reported."
-    )
-
-    @field_validator("config")
-    @classmethod
-    def _check_config(cls, value: Any) -> Any:
-        try:
-            check_json(value, "config")
-        except Refused as refused:
-            message = "it is {given}; allowed: {allowed}"
-            raise PydanticCustomError("value_error", message, {"given": refused.given, "allowed": refused.allowed}) from None
-        return value
+from stablessm_core.report.frames import LIMITS
 
 
 class LimitsAnswer(Answer):

@@ -14,11 +14,12 @@ from stablessm_core.spec.config import Name, RunConfig, Tag
 from stablessm_core.spec.section import Text
 from stablessm_core.telemetry.detectors import KINDS, Severity
 from stablessm_core.telemetry.forms import Form
+from stablessm_core.telemetry.limits import MAX_NOTES, MAX_PROJECT, MAX_TAGS
 
 MAX_ID = 2**63 - 1
 MAX_COMPARED = 100
 
-Project = Annotated[Text, StringConstraints(strip_whitespace=True, max_length=200)]
+Project = Annotated[Text, StringConstraints(strip_whitespace=True, max_length=MAX_PROJECT)]
 PROJECT = "The project to which runs belong, for filters, comparisons and exports. Empty for none."
 RunId = Annotated[int, Path(ge=1, le=MAX_ID, description="Number of the run.", examples=[1])]
 
@@ -100,8 +101,8 @@ class RunPatch(QueueChange):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"name": "baseline", "tags": ["paper"], "notes": "seed 3"}]})
     name: Name | None = None
-    tags: Annotated[list[Tag], Field(max_length=20)] | None = None
-    notes: Annotated[Text, StringConstraints(max_length=20_000)] | None = None
+    tags: Annotated[list[Tag], Field(max_length=MAX_TAGS)] | None = None
+    notes: Annotated[Text, StringConstraints(max_length=MAX_NOTES)] | None = None
     project: Project | None = Field(None, description=PROJECT)
     hidden: bool | None = Field(None, description="If true, lists leave the run out. Comparisons and sweeps always include it.")
 

@@ -185,7 +185,7 @@ def eigenvalue_alert(
         known = f"{count - 1} of the other {values.values.shape[1] - 1}" if values.at is None else f"at least {count - 1} other"
         others = f"; the same holds for {known} eigenvalues"
     return kind.alert(
-        step=rows.first_step + row,
+        step=rows.step(row),
         message=f"layer {layer.layer}, eigenvalue {eigenvalue}{assumed}: {what}{others}{more}",
         series=names.layer_series(layer.id, chart),
         layer=layer.layer,

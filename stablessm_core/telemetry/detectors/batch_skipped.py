@@ -13,7 +13,7 @@ from stablessm_core.telemetry.detectors.rows import Rows
 def detect(rows: Rows, watch: Watch) -> Iterator[Condition]:  # noqa: ARG001
     def alert(row: int) -> Alert:
         assert rows.batch is not None
-        step, flag = rows.first_step + row, int(rows.batch[row])
+        step, flag = rows.step(row), int(rows.batch[row])
         tensor, what = BATCH_PARTS[flag]
         message = f"{what} of step {step} held NaN or an infinity; this step changed no weight (train.on_bad_batch)"
         return KIND.alert(step=step, message=message, series=names.BATCH_NONFINITE, tensor=tensor, value=float(flag))

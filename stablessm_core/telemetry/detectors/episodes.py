@@ -128,7 +128,7 @@ class Detectors:
         found: list[tuple[int, int, Alert]] = []
         for kind, condition in self._conditions(rows, (False,) if finite else (False, True)):
             layer = -1 if condition.layer is None else int(condition.layer.partition(".")[0])
-            found += [(row, layer, alert) for row, alert in self._alerts(kind, rows.first_step, condition)]
+            found += [(row, layer, alert) for row, alert in self._alerts(kind, rows, condition)]
         return [alert for _, _, alert in sorted(found, key=lambda each: each[:2])]  # a stable sort keeps the order of the kinds
 
     def durations(self) -> list[Alert]:
@@ -143,27 +143,28 @@ class Detectors:
                 for condition in kind.detect(rows, watch):
                     yield kind, condition
 
-    def _alerts(self, kind: AlertKind, first_step: int, condition: Condition) -> list[tuple[int, Alert]]:
+    def _alerts(self, kind: AlertKind, rows: Rows, condition: Condition) -> list[tuple[int, Alert]]:
         """The rows in which an alert is new or extended, and the alert."""
         if not condition.holds.any():
             return []
         held = np.flatnonzero(condition.holds)
+        at = rows.first_step + rows.stride * held
         episodes = self._episodes.setdefault((kind.name, condition.layer or "0"), [])
         before = episodes[-1].last if episodes else -REARM_STEPS - 1
-        begins = np.flatnonzero(np.diff(first_step + held, prepend=before) > REARM_STEPS)
+        begins = np.flatnonzero(np.diff(at, prepend=before) > REARM_STEPS)
         if condition.critical is not None:
             begins = _with_escalations(begins, condition.critical[held], episodes[-1] if episodes else None)
         found: list[tuple[int, Alert | None]] = []
         for start, end in pairwise(sorted({0, *begins.tolist(), len(held)})):
-            steps = first_step + held[start:end]
+            steps = at[start:end]
             if start in begins:
                 found.append((int(held[start]), _begin(episodes, condition.alert(int(held[start])), int(steps[0]))))
             episode = episodes[-1]
             update = FIRST_UPDATE
             while update <= episode.held + len(steps):
                 if update > episode.held:
-                    at = update - episode.held - 1
-                    found.append((int(held[start + at]), episode.extended(update, int(steps[at]))))
+                    place = update - episode.held - 1
+                    found.append((int(held[start + place]), episode.extended(update, int(steps[place]))))
                 update *= 2
             episode.held, episode.last = episode.held + len(steps), int(steps[-1])
         return [(row, alert) for row, alert in found if alert is not None]

@@ -89,7 +89,7 @@ def _without_zero_weights(ratio: Values, weight: np.ndarray) -> Values:
 
 def _batch_alert(kind: AlertKind, rows: Rows, watch: Watch, row: int) -> Alert:  # noqa: ARG001
     assert rows.batch is not None
-    step, flag = rows.first_step + row, int(rows.batch[row])
+    step, flag = rows.step(row), int(rows.batch[row])
     tensor, what = BATCH_PARTS[flag]
     message = f"{what} of step {step} contains NaN or an infinity before the model computes anything"
     return kind.alert(step=step, message=message, series=names.BATCH_NONFINITE, tensor=tensor, value=float(flag))
@@ -104,7 +104,7 @@ def _state_alert(kind: AlertKind, rows: Rows, watch: Watch, row: int) -> Alert: 
 
 
 def _loss_alert(kind: AlertKind, rows: Rows, watch: Watch, row: int) -> Alert:  # noqa: ARG001
-    step, value = rows.first_step + row, float(rows.loss[row])
+    step, value = rows.step(row), float(rows.loss[row])
     return kind.alert(step=step, message=f"loss is {value}", series=names.TRAIN_LOSS, tensor="loss", value=value)
 
 
@@ -127,7 +127,7 @@ def _tensor_alert(
                 return found
     tensor, norm = tensors[0] + suffix, float(norms[row, bad[0]])
     message = f"norm of {tensor} is {norm}{more}"
-    return kind.alert(step=rows.first_step + row, message=message, series=names.GRAD_NORM, tensor=tensor, value=norm)
+    return kind.alert(step=rows.step(row), message=message, series=names.GRAD_NORM, tensor=tensor, value=norm)
 
 
 def _eigenvalue_alert(

@@ -97,7 +97,7 @@ class LayerRows:
 
 @dataclass(frozen=True)
 class Rows:
-    """Consecutive training steps from `first_step` on.
+    """Consecutive recorded training steps from `first_step` on, `stride` steps apart.
 
     norms: the norms of all weights, then of all gradients, (rows, 2 x parameters). batch: which part of the batch was not
     finite, as the number that the series BATCH_NONFINITE stores, (rows,). lr, grad_norm, weight_norm: the learning rate, the
@@ -115,6 +115,11 @@ class Rows:
     weight_norm: np.ndarray | None = None
     skipped: np.ndarray | None = None
     scale: np.ndarray | None = None
+    stride: int = field(default=1, kw_only=True)
+
+    def step(self, row: int) -> int:
+        """The step of a row."""
+        return self.first_step + row * self.stride
 
     @property
     def finite_batch(self) -> np.ndarray:
@@ -139,5 +144,10 @@ class Rows:
         layers = [layer.cut(count) for layer in self.layers]
         whole = (self.batch, self.lr, self.grad_norm, self.weight_norm, self.skipped, self.scale)
         return Rows(
-            self.first_step, self.loss[:count], self.norms[:count], layers, *(None if v is None else v[:count] for v in whole)
+            self.first_step,
+            self.loss[:count],
+            self.norms[:count],
+            layers,
+            *(None if v is None else v[:count] for v in whole),
+            stride=self.stride,
         )

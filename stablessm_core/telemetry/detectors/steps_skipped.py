@@ -33,7 +33,7 @@ def detect(rows: Rows, watch: Watch) -> Iterator[Condition]:
     watch.memory[HELD] = np.array([in_a_row[-1], still[-1], finished[-1]], np.float64)
 
     def alert(row: int) -> Alert:
-        step, count = rows.first_step + row, int(in_a_row[row])
+        step, count = rows.step(row), int(in_a_row[row])
         what = f"the gradient scaler has skipped the update of {count} steps in a row, from step {step - count + 1:,} on"
         if still[row] >= count - 1:
             before = step - count

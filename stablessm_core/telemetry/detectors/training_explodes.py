@@ -48,7 +48,7 @@ def detect(rows: Rows, watch: Watch) -> Iterator[Condition]:
         critical = quick | long if relative is None else long | (quick & (relative >= NOTICEABLE))
 
     def alert(row: int) -> Alert:
-        step = rows.first_step + row
+        step = rows.step(row)
         if long[row] and not quick[row] and relative is not None:
             message = _of_step(rows, row, relative[row])
             return KIND.alert(step=step, message=message, series=names.GRAD_NORM, value=float(relative[row]))

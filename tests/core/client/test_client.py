@@ -15,13 +15,13 @@ import pytest
 
 from server.database.connection import Database
 from server.lifecycle import transitions as lifecycle
-from server.series.metrics import store_metrics
 from server.series.recording import store_checkpoint
 from stablessm_core.client import ApiError, Client, LiveEvent, find_server
+from stablessm_core.report.messages import MetricsMessage
 from stablessm_core.spec.config import parse_config
-from stablessm_core.telemetry.messages import MetricsMessage
 from tests.server.http_service import BODY, TOKEN, InProcess, application, running
 from tests.server.recording import Recording, claim, nonfinite
+from tests.server.storing import store_metrics
 
 pytestmark = pytest.mark.slow
 

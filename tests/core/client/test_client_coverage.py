@@ -27,7 +27,7 @@ ARGUMENTS: dict[str, Any] = {
     "archive": Path(__file__), "action": "show", "run_ids": [1], "query": "", "view_id": 99, "report": "table5",
     "number": 0, "silence_id": 99, "until": 1e10,
 }  # fmt: skip
-# programs that report runs speak to these (stablessm_core.outside.uplink, docs/protocol.md)
+# programs that report runs speak to these (stablessm_core.report.link, docs/protocol.md)
 OF_REPORTING_PROGRAMS = {("POST", "/api/ingest/runs"), ("POST", "/api/ingest/runs/{run_id}/records")}
 NO_ENDPOINTS = ("close", "request", "get", "send", "pages", "lines", "streamed")
 

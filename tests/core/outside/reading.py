@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stablessm_core.outside.offline import RunFile, read_run_file
-from stablessm_core.telemetry.messages import (
+from stablessm_core.report.messages import (
     CatalogueMessage,
     EndMessage,
     EnvironmentMessage,
     MetricsMessage,
     from_bytes,
 )
+from stablessm_core.report.outbox import RunFile, read_run_file
 from stablessm_core.telemetry.sink import Flush, MemorySink
 
 

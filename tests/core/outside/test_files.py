@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stablessm_core.outside import files
-from stablessm_core.outside.offline import Outbox, read_run_file
+from stablessm_core.report.outbox import Outbox, read_run_file
 from tests.core.outside.reading import read
 
 # what Windows lacks

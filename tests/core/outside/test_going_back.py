@@ -14,7 +14,7 @@ from click.testing import CliRunner
 import stablessm
 import stablessm as wandb
 from server.cli.sync import sync
-from stablessm_core.outside.offline import read_run_file
+from stablessm_core.report.outbox import read_run_file
 from tests.core.outside.stand_ins import Mamba2Mixer
 from tests.core.outside.test_reporting import check_stored, get, train, wait_for, watched
 from tests.server.http_service import TOKEN, running

@@ -22,10 +22,10 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import stablessm
-from stablessm_core.outside import offline
 from stablessm_core.outside.recording import Recording
 from stablessm_core.outside.run import Run
 from stablessm_core.outside.sink import OutsideSink
+from stablessm_core.report import outbox
 from tests.core.outside.reading import read
 from tests.core.outside.stand_ins import Mamba2Mixer, MambaMixer, model_of
 
@@ -185,13 +185,13 @@ def test_a_full_queue_drops_rows_and_never_waits(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_no_call_waits_for_a_disk_and_a_network_that_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, optimizer = model_of(2)
-    goes_on, write, hung = threading.Event(), offline.write_at, []
+    goes_on, write, hung = threading.Event(), outbox.write_at, []
     with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts and never answers
         monkeypatch.setattr("stablessm_core.outside.life.FIRST_ANSWER", 0.1)
         run = stablessm.watch(model, optimizer, url=f"http://127.0.0.1:{silent.getsockname()[1]}", dir=tmp_path)
         run.loss(1.0)
         optimizer.step()
-        monkeypatch.setattr(offline, "write_at", lambda *of: (hung.append(0), goes_on.wait(60), write(*of)))
+        monkeypatch.setattr(outbox, "write_at", lambda *of: (hung.append(0), goes_on.wait(60), write(*of)))
         calls: dict[str, Callable[[], Any]] = {
             "loss": lambda: run.loss(1.0),
             "loss of a tensor": lambda: run.loss(torch.tensor(1.0)),

@@ -25,8 +25,8 @@ from click.testing import CliRunner
 
 import stablessm
 from server.cli.sync import sync
-from stablessm_core.outside.offline import frame
 from stablessm_core.outside.run import Run
+from stablessm_core.report.frames import frame
 from tests.core.outside.stand_ins import Mamba2Mixer
 from tests.server.http_service import BEARER, TOKEN, running
 

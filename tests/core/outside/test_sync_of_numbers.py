@@ -7,10 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import stablessm
-from stablessm_core.outside.offline import HEAD
-from stablessm_core.outside.sync import sync_file
-from stablessm_core.outside.uplink import Frames, Refused
-from stablessm_core.telemetry.messages import EndMessage, from_bytes
+from stablessm_core.report.frames import HEAD
+from stablessm_core.report.link import Frames, Refused
+from stablessm_core.report.messages import EndMessage, from_bytes
+from stablessm_core.report.sync import sync_file
 
 
 class Kept:
@@ -57,7 +57,7 @@ def test_a_killed_run_without_a_model_ends_after_its_last_logged_step(tmp_path: 
 
 
 def test_a_refused_record_costs_few_posts_and_no_other_record() -> None:
-    from stablessm_core.outside.offline import frame
+    from stablessm_core.report.frames import frame
 
     records = [b"%d" % i for i in range(1000)]
     server: Any = Kept(refuses=(b"333", b"999"))

@@ -15,9 +15,9 @@ import pytest
 import torch
 
 import stablessm
-from stablessm_core.outside.offline import Outbox
 from stablessm_core.outside.rows import StagedRow
-from stablessm_core.outside.uplink import Uplink
+from stablessm_core.report.link import Uplink
+from stablessm_core.report.outbox import Outbox
 from stablessm_core.watch.recorder import Recorder
 from tests.core.outside.reading import read
 from tests.core.outside.stand_ins import model_of

@@ -12,12 +12,12 @@ from server.compare.comparison import Comparison, settings_json
 from server.database.connection import Database
 from server.database.models import Run
 from server.lifecycle import transitions as lifecycle
-from server.series.recording import store_catalogue, store_flush
 from stablessm_core.spec.config import parse_config
 from stablessm_core.telemetry.blocks import Block
 from stablessm_core.telemetry.forms import Form
 from stablessm_core.telemetry.series import layer_catalogue
 from tests.server.recording import Recording, claimed, submitted
+from tests.server.storing import store_catalogue, store_flush
 
 
 def ended(

@@ -15,13 +15,14 @@ from sqlalchemy import update
 from server.database.connection import Database
 from server.database.models import Run
 from server.lifecycle import transitions as lifecycle
-from server.series.recording import store_catalogue, store_checkpoint, store_flush
+from server.series.recording import store_checkpoint
 from server.settings import run_folder
 from stablessm_core.telemetry.blocks import Block
 from stablessm_core.telemetry.forms import Form
 from stablessm_core.telemetry.series import TRAIN_LOSS, layer_catalogue, scalar
 from tests.server.http_service import application, client_of, error_of
 from tests.server.recording import claim, run_of, submitted
+from tests.server.storing import store_catalogue, store_flush
 
 pytestmark = pytest.mark.slow
 

@@ -9,11 +9,11 @@ import httpx
 import numpy as np
 import pytest
 
-from server.series.recording import store_flush
 from stablessm_core.telemetry.blocks import Block
 from stablessm_core.telemetry.series import LR, SCALARS, TRAIN_LOSS, SeriesSpec, layer_group, scalar
 from tests.server.http_service import application, client_of
 from tests.server.recording import Recording, claimed, run_of
+from tests.server.storing import store_flush
 
 pytestmark = pytest.mark.slow
 

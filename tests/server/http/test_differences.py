@@ -11,9 +11,8 @@ import httpx
 import pytest
 
 from server.database.connection import Database
-from stablessm_core.outside.offline import frame
-from stablessm_core.telemetry.frames import CONTENT_TYPE
-from stablessm_core.telemetry.messages import EndMessage, MetricsMessage, to_bytes
+from stablessm_core.report.frames import CONTENT_TYPE, frame
+from stablessm_core.report.messages import EndMessage, MetricsMessage, to_bytes
 from tests.server.http_service import application, client_of
 
 ID = str(uuid.uuid4())

@@ -21,12 +21,11 @@ from sqlalchemy import func, select
 from server.database.connection import Database
 from server.database.models import AlertRow, AuditRow, BlockRow, Run, Transition
 from server.database.payloads import stored_numbers
+from server.ingest import blocks
 from server.lifecycle.reported import mark_lost
-from server.series import received
-from stablessm_core.telemetry.blocks import Block
-from stablessm_core.telemetry.detectors import KINDS
-from stablessm_core.telemetry.frames import CONTENT_TYPE, LIMITS, pack
-from stablessm_core.telemetry.messages import (
+from server.series import alerts
+from stablessm_core.report.frames import CONTENT_TYPE, LIMITS, pack
+from stablessm_core.report.messages import (
     CatalogueMessage,
     EndMessage,
     EnvironmentMessage,
@@ -34,6 +33,8 @@ from stablessm_core.telemetry.messages import (
     TruncateMessage,
     to_bytes,
 )
+from stablessm_core.telemetry.blocks import Block
+from stablessm_core.telemetry.detectors import KINDS
 from stablessm_core.telemetry.series import SCALARS, TRAIN_LOSS, SeriesSpec, layer_catalogue, scalar
 from stablessm_core.telemetry.sink import Flush
 from tests.mutated_frames import CATALOGUE, FORM, flush, messages
@@ -265,7 +266,7 @@ def test_a_series_from_which_others_cannot_be_computed_is_refused(client: httpx.
 
 
 def test_points_without_coarse_levels_are_bounded(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(received, "MAX_UNCOVERED", 100)
+    monkeypatch.setattr(blocks, "MAX_UNCOVERED", 100)
     program = Program(client)
     program.describe()
     assert program.post(losses(1, *[1.0] * 100)).status_code == 200
@@ -277,7 +278,7 @@ def test_points_without_coarse_levels_are_bounded(client: httpx.Client, monkeypa
 
 
 def test_alerts_of_a_run_are_bounded(client: httpx.Client, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(received, "MAX_ALERTS", 5)
+    monkeypatch.setattr(alerts, "MAX_RUN_ALERTS", 5)
     program = Program(client)
     raised = [KINDS["no_progress"].alert(step=i, message="x") for i in range(8)]
     for _ in range(2):

@@ -13,11 +13,11 @@ from fastapi import FastAPI
 
 from server.database.connection import Database
 from server.database.models import Run
+from stablessm_core.report.messages import CatalogueMessage, EndMessage, MetricsMessage, TruncateMessage
 from stablessm_core.telemetry.blocks import Block
-from stablessm_core.telemetry.messages import CatalogueMessage, EndMessage, MetricsMessage, TruncateMessage
+from stablessm_core.telemetry.limits import MAX_CATALOGUES
 from stablessm_core.telemetry.series import SCALARS, TRAIN_LOSS, SeriesSpec, scalar
 from stablessm_core.telemetry.sink import Flush
-from stablessm_core.telemetry.strict_messages import MAX_CATALOGUES
 from tests.server.http_service import application, client_of, error_of
 from tests.server.reporting import Program
 

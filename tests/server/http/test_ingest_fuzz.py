@@ -13,7 +13,7 @@ from sqlalchemy import select
 
 from server.database.connection import Database
 from server.database.models import Base, Run
-from stablessm_core.telemetry.messages import EnvironmentMessage, to_bytes
+from stablessm_core.report.messages import EnvironmentMessage, to_bytes
 from tests.mutated_frames import messages, mutate
 from tests.server.http_service import application, client_of
 from tests.server.recording import Recording, claimed

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from server.database.connection import Database
-from server.series.recording import store_catalogue, store_flush
 from stablessm_core.telemetry.blocks import Block
 from stablessm_core.telemetry.series import EVAL, EVAL_LOSS, MEANINGS, MEMORIES, MEMORY, SeriesSpec, scalar
 from tests.server.http_service import application, client_of, error_of
 from tests.server.recording import claimed
+from tests.server.storing import store_catalogue, store_flush
 
 LAGS = 100
 

@@ -15,10 +15,11 @@ from server.database.connection import Database
 from server.database.models import CheckpointRow
 from server.lifecycle import transitions as lifecycle
 from server.lifecycle.logs import KEPT_FIRST, append_log, store_traceback
-from server.series.recording import store_checkpoint, truncate
+from server.series.recording import store_checkpoint
 from server.settings import run_folder
 from tests.server.http_service import application, client_of, error_of
 from tests.server.recording import Recording, claim, claimed
+from tests.server.storing import truncate
 
 pytestmark = pytest.mark.slow
 

@@ -11,10 +11,10 @@ import pytest
 from server.database.connection import Database
 from server.http.api import verdict
 from server.lifecycle import transitions as lifecycle
-from server.series.recording import store_flush
 from stablessm_core.telemetry.detectors.raised_elsewhere import NO_PROGRESS
 from tests.server.http_service import application, client_of
 from tests.server.recording import claimed
+from tests.server.storing import store_flush
 
 
 def test_viewers_who_ask_at_the_same_time_share_one_verdict(

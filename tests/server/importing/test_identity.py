@@ -9,7 +9,7 @@ import pytest
 
 from server.importing import tensorboard
 from server.importing.sending import opening, send_run
-from stablessm_core.outside.uplink import Server
+from stablessm_core.report.link import Server
 from tests.server.http_service import TOKEN
 from tests.server.importing.command import run, stored
 from tests.server.importing.reading import found, spelled, write_events

@@ -15,8 +15,9 @@ from server.importing import crc32c, tensorboard
 from server.importing.found_run import FoundRun, Unreadable
 from server.importing.sending import messages, name_loss, opening
 from server.importing.sources import find_sources
-from stablessm_core.telemetry.frames import pack, read_records
-from stablessm_core.telemetry.messages import to_bytes
+from server.ingest.records import read_records
+from stablessm_core.report.frames import pack
+from stablessm_core.report.messages import to_bytes
 from tests.server.importing.reading import ACCURACIES, LOSSES, UNSIGNED, found, points, spelled
 from tests.server.importing.samples.write import ACCURACY, CONFIG, LOSS, STEPS, UNICODE
 

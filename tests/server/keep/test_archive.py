@@ -27,13 +27,13 @@ from server.lifecycle import autopsies
 from server.lifecycle import transitions as lifecycle
 from server.lifecycle.autopsy_findings import check_findings
 from server.series.compaction import compact
-from server.series.metrics import store_metrics
 from server.series.reading import read_series
 from server.series.rules import rules_of
-from stablessm_core.telemetry.messages import MetricsMessage
+from stablessm_core.report.messages import MetricsMessage
 from tests.server.autopsies import findings
 from tests.server.http_service import application, client_of, error_of
 from tests.server.recording import Recording, claim, config, nonfinite
+from tests.server.storing import store_metrics
 
 pytestmark = pytest.mark.both_engines
 

@@ -20,9 +20,9 @@ from server.lifecycle import transitions as lifecycle
 from server.lifecycle.autopsy_findings import check_findings, read_findings
 from server.lifecycle.verdicts import describe_run, judge_ended
 from server.live.frames import read_events
-from server.series.recording import store_flush
 from tests.server.autopsies import PLACE, findings
 from tests.server.recording import Recording, claim, claimed, nonfinite, run_of
+from tests.server.storing import store_flush
 
 pytestmark = pytest.mark.both_engines
 

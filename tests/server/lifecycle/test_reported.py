@@ -25,11 +25,11 @@ from server.lifecycle.queues import change_queue
 from server.lifecycle.quotas import full_users
 from server.lifecycle.reported import found, mark_lost
 from server.lifecycle.verdicts import judge_run
-from server.series.recording import truncate
 from server.settings import Settings
 from stablessm_core.telemetry.how import How
 from tests.server.recording import CPU, run_of, submitted
 from tests.server.reported import PATHS, ended, opened, recorded
+from tests.server.storing import truncate
 
 pytestmark = pytest.mark.both_engines
 

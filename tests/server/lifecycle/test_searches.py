@@ -18,13 +18,13 @@ from server.database.models import Run, RungRow, SearchRow, Transition
 from server.lifecycle import transitions as lifecycle
 from server.lifecycle.searches import decide, decide_all, decisions_json
 from server.lifecycle.sweep_submission import submit_sweep
-from server.series.recording import store_catalogue, store_flush
 from stablessm_core.spec.search import Search
 from stablessm_core.telemetry.blocks import Block
 from stablessm_core.telemetry.detectors import Alert
 from stablessm_core.telemetry.series import EVAL, EVAL_LOSS, SCALARS, TRAIN_LOSS, scalar
 from tests.server.http_service import BODY, application, client_of, error_of, settings
 from tests.server.recording import claim, nonfinite, run_of
+from tests.server.storing import store_catalogue, store_flush
 
 pytestmark = [pytest.mark.both_engines, pytest.mark.slow]
 

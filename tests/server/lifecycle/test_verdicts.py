@@ -12,10 +12,9 @@ import pytest
 from server.database.connection import Database
 from server.lifecycle import transitions as lifecycle
 from server.lifecycle.verdicts import describe_run, judge_ended, judge_run
-from server.series.recording import store_catalogue, store_flush
+from stablessm_core.report.messages import EndMessage
 from stablessm_core.telemetry.blocks import LEVELS, Block, LevelBuilder
 from stablessm_core.telemetry.forms import Form
-from stablessm_core.telemetry.messages import EndMessage
 from stablessm_core.telemetry.series import (
     EVAL,
     EVAL_LOSS,
@@ -29,9 +28,9 @@ from stablessm_core.telemetry.series import (
     layer_group,
     scalar,
 )
-from stablessm_core.telemetry.spool import Spool
 from stablessm_core.verdict import trouble_start
 from tests.server.recording import claimed, nonfinite, run_of
+from tests.server.storing import store_catalogue, store_flush
 from worker.writer import Writer
 
 pytestmark = pytest.mark.slow
@@ -54,8 +53,8 @@ def trained(database: Database, folder: Path, **changes: Any) -> int:
 
     claim = claimed(database, **(SMALL | changes))
     writer = Writer(
-        database, claim.run_id, claim.attempt, data_dir=folder, spool=Spool(folder / "spool", 1 << 20), publish=lambda _: None,
-        on_lease_lost=_never,
+        database, claim.run_id, claim.attempt, data_dir=folder, outbox=folder / "spool", outbox_bytes=1 << 20,
+        publish=lambda _: None, on_lease_lost=_never,
     )  # fmt: skip
     config = parse_config(claim.config)
     outcome = train(config, sink=writer, data_root=folder, checkpoint_dir=folder / "c", on_ready=writer.environment)

@@ -23,10 +23,10 @@ from server.lifecycle import transitions as lifecycle
 from server.lifecycle.worker_wakeups import EVENTS_CHANNEL, EVENTS_NOTIFY
 from server.live.broadcaster import REPLAY_EVENTS
 from server.live.frames import parse_position
-from server.series.recording import truncate
 from stablessm_core.telemetry.typed_arrays import decode
 from tests.server.http_service import BEARER, frames, running
 from tests.server.recording import Recording, claimed, nonfinite
+from tests.server.storing import truncate
 
 pytestmark = [pytest.mark.spread, pytest.mark.both_engines, pytest.mark.slow]
 

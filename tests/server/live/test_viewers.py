@@ -16,9 +16,9 @@ from server.http.serving import Server
 from server.lifecycle import transitions as lifecycle
 from server.live.frames import read_events, read_new_events
 from server.series.layout import Layout
-from server.series.recording import truncate
 from tests.server.http_service import BEARER, frames, running
 from tests.server.recording import Recording, claimed, nonfinite
+from tests.server.storing import truncate
 
 pytestmark = [pytest.mark.spread, pytest.mark.slow]
 

@@ -13,9 +13,9 @@ from server.search.completion import fields_json
 from server.search.filter_syntax import FilterError
 from server.search.filters import parse_filter
 from server.search.listing import list_runs
-from server.series.metrics import store_metrics
-from stablessm_core.telemetry.messages import MetricsMessage
+from stablessm_core.report.messages import MetricsMessage
 from tests.server.recording import Recording, claimed
+from tests.server.storing import store_metrics
 
 pytestmark = pytest.mark.both_engines
 

@@ -19,10 +19,11 @@ from server.live.frames import read_events
 from server.series import compaction, reading
 from server.series.catalogue import read_catalogue
 from server.series.compaction import compact, compact_next
-from server.series.recording import store_catalogue, store_checkpoint, store_flush
+from server.series.recording import store_checkpoint
 from stablessm_core.telemetry.blocks import Block
 from stablessm_core.telemetry.series import EVAL, EVAL_LOSS, scalar
 from tests.server.recording import Recording, claim, claimed, nonfinite, run_of
+from tests.server.storing import store_catalogue, store_flush
 
 pytestmark = [pytest.mark.spread, pytest.mark.both_engines, pytest.mark.slow]
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from server.database.connection import Database
-from server.database.models import BlockRow, SeriesRow
-from server.series import compaction, reading, recording
+from server.database.models import BlockRow, Run, SeriesRow
+from server.series import compaction, reading
 from server.series.catalogue import read_catalogue
 from server.series.events import events_after
 from server.series.layout import Layout
@@ -24,6 +24,7 @@ from stablessm_core.telemetry.sink import Flush
 from stablessm_core.telemetry.stability import LN_LARGEST
 from stablessm_core.watch.recorder import ResumableRecorder
 from tests.server.recording import claimed, run_of
+from tests.server.storing import store_catalogue, store_flush, truncate
 
 pytestmark = [pytest.mark.spread, pytest.mark.slow]
 
@@ -45,17 +46,17 @@ class Store:
 
     def open(self, series: list[SeriesSpec]) -> None:
         with self.database.write() as session:
-            recording.store_catalogue(session, self.run_id, self.attempt, series)
+            store_catalogue(session, self.run_id, self.attempt, series)
 
     def write(self, flush: Flush) -> None:
         with self.database.write() as session:
-            recording.store_flush(session, self.run_id, self.attempt, flush.blocks, flush.alerts, flush.step, None, flush.so_far)
+            store_flush(session, self.run_id, self.attempt, flush.blocks, flush.alerts, flush.step, None, flush.so_far)
 
     def checkpoint(self, step: int, path: Path, sha256: str) -> None: ...
 
     def truncate(self, to_step: int, reason: str) -> None:
         with self.database.write() as session:
-            recording.truncate(session, self.run_id, self.attempt, to_step + 1, reason)
+            truncate(session, self.run_id, self.attempt, to_step + 1, reason)
 
     def needed_checkpoints(self) -> Collection[int]:
         return ()
@@ -208,13 +209,13 @@ def test_a_compacted_run_continues_from_its_checkpoint(store: Store) -> None:
     levels, weight = training.recorder.levels(), training.weight.copy()
     training.run(80)
     with store.database.write() as session:
-        run = session.get_one(recording.Run, store.run_id)
+        run = session.get_one(Run, store.run_id)
         run.status, run.finished_at = "cancelled", 1.0
     assert compaction.compact(store.database, store.run_id)
     check(training)
     check_live(store)
     with store.database.write() as session:
-        session.get_one(recording.Run, store.run_id).status = "running"
+        session.get_one(Run, store.run_id).status = "running"
     training.roll_back(2_048, levels, weight)
     training.run(600)
     check(training)
@@ -280,8 +281,8 @@ def test_the_run_s_row_stores_its_extremes_over_all_steps(store: Store) -> None:
 
 def test_the_run_s_extremes_may_be_infinite_but_never_nan(store: Store) -> None:
     with store.database.write() as session:
-        recording.store_flush(session, 1, 1, [], (), 1, None, {"nearest_distance": -np.inf, "overflow_budget": np.inf})
-        recording.store_flush(session, 1, 1, [], (), 2, None, {"nearest_distance": 0.5})
+        store_flush(session, 1, 1, [], (), 1, None, {"nearest_distance": -np.inf, "overflow_budget": np.inf})
+        store_flush(session, 1, 1, [], (), 2, None, {"nearest_distance": 0.5})
     run = run_of(store.database, 1)
     assert (run.nearest_distance, run.overflow_budget, run.largest_ratio) == (-np.inf, np.inf, None)
 

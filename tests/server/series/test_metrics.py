@@ -12,19 +12,21 @@ from server.database.connection import Database
 from server.database.fence import LeaseLost, lock_run
 from server.database.models import AlertRow, BlockRow, Run
 from server.lifecycle import transitions as lifecycle
-from server.series import metrics, received
+from server.series import alerts as alert_rows
+from server.series import metrics
 from server.series.catalogue import read_catalogue
 from server.series.compaction import compact
 from server.series.events import events_after
 from server.series.last_values import fill_last_values
 from server.series.layout import Layout
-from server.series.metrics import TooManyMetrics, store_metrics
 from server.series.reading import SeriesData, read_series
-from server.series.recording import delete_steps, store_catalogue, store_flush
+from server.series.recording import delete_steps
 from server.series.rules import block_alerts
-from stablessm_core.telemetry.messages import MetricsMessage, from_bytes, to_bytes
+from stablessm_core.report.frames import BadFrame
+from stablessm_core.report.messages import MetricsMessage, from_bytes, to_bytes
 from stablessm_core.telemetry.series import SeriesSpec
 from tests.server.recording import Recording, claimed, run_of
+from tests.server.storing import store_catalogue, store_flush, store_metrics
 
 pytestmark = pytest.mark.both_engines
 
@@ -249,7 +251,7 @@ def test_two_thousand_metrics_share_few_rows_and_more_are_refused(database: Data
         log(database, own, [step], **{f"m{i}": [float(i * step)] for i in range(2000)})
     assert len(blocks(database, own.run_id)) == 32
     assert points(database, own, "m1999") == [(1, 1999.0), (5, 9995.0)]
-    with pytest.raises(TooManyMetrics, match=r"'more' is new in run 1, which has 2,000 metrics; allowed: 2,000"):
+    with pytest.raises(BadFrame, match=r"'more' is new in run 1, which has 2,000 metrics; allowed: 2,000"):
         log(database, own, [6], more=[1.0])
 
 
@@ -335,8 +337,8 @@ def test_a_rule_may_fire_again_after_its_steps_were_deleted(database: Database) 
 def test_a_message_raises_a_bounded_number_of_alerts_and_so_does_a_run(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(received, "MAX_ALERTS", 7)
-    monkeypatch.setattr(received, "ALERTS_AT_ONCE", 5)
+    monkeypatch.setattr(alert_rows, "MAX_RUN_ALERTS", 7)
+    monkeypatch.setattr(alert_rows, "ALERTS_AT_ONCE", 5)
     own = with_rules(database, {"name": "a", "condition": "> 5", "steps": 1})
     values: list[float | None] = [9.0, 0.0] * 20
     log(database, own, list(range(200, 8200, 200)), a=values)

@@ -10,9 +10,10 @@ from server.database.models import BlockRow
 from server.lifecycle import transitions as lifecycle
 from server.series.compaction import compact
 from server.series.occupied import CHECKPOINT_FILES
-from server.series.recording import store_checkpoint, store_flush, truncate
+from server.series.recording import store_checkpoint
 from stablessm_core.training.checkpoint import KEEP
 from tests.server.recording import Recording, claim, claimed, run_of
+from tests.server.storing import store_flush, truncate
 
 pytestmark = pytest.mark.both_engines
 

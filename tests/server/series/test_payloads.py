@@ -13,13 +13,15 @@ from server.backup.create import backup
 from server.cli import doctor
 from server.database.connection import Database
 from server.database.models import BlockRow
-from server.database.payloads import DamagedPayload, examine, verify
+from server.database.payloads import DamagedPayload, examine, stored_numbers, verify
 from server.lifecycle import transitions as lifecycle
-from server.series import compaction, reading, recording
+from server.series import compaction, reading
 from server.series.events import events_after
 from server.settings import Settings
+from stablessm_core.telemetry.blocks import encode
 from tests.server.http_service import application, client_of, error_of
 from tests.server.recording import Recording, claimed, run_of
+from tests.server.storing import truncate
 
 pytestmark = pytest.mark.both_engines
 
@@ -90,7 +92,7 @@ def test_compaction_and_truncation_keep_checksums_and_skip_damaged_blocks(record
     damage(recorded, "one bit")
     claim, database = recorded.claim, recorded.database
     with database.write() as session:
-        recording.truncate(session, claim.run_id, claim.attempt, 180, "taken back")
+        truncate(session, claim.run_id, claim.attempt, 180, "taken back")
         lifecycle.finish(session, claim.run_id, claim.attempt, "failed", "it ended")
     assert compaction.compact(database, claim.run_id)
     assert run_of(database, claim.run_id).compacted_at is not None
@@ -106,7 +108,7 @@ def test_truncating_inside_a_damaged_block_deletes_the_whole_block(recorded: Rec
     damage(recorded, "one bit", first_step=129)
     claim = recorded.claim
     with recorded.database.write() as session:
-        recording.truncate(session, claim.run_id, claim.attempt, 150, "taken back")
+        truncate(session, claim.run_id, claim.attempt, 150, "taken back")
     with recorded.database.read() as session:
         assert reading.read_series(session, claim.run_id, "ssm/0/weight").step.tolist() == list(range(1, 129))
         assert reading.read_series(session, claim.run_id, "ssm/1/weight").step.tolist() == list(range(1, 150))
@@ -116,7 +118,7 @@ def test_a_block_rewritten_by_an_older_program_counts_as_unchecked_instead_of_da
     with recorded.database.write() as session:
         one = session.scalars(select(BlockRow).where(BlockRow.group_name == GROUP, BlockRow.level == 0)).first()
         assert one is not None
-        shorter = recording.encode(recording.stored_numbers(one)[:, :10])
+        shorter = encode(stored_numbers(one)[:, :10])
         place = (BlockRow.group_name == GROUP, BlockRow.level == 0, BlockRow.first_step == one.first_step)
         session.execute(update(BlockRow).where(*place).values(payload=shorter, point_count=10))
         session.expire_all()

@@ -19,10 +19,11 @@ from server.series.events import events_after
 from server.series.layout import Layout
 from server.series.plans import BucketsPlan, Selection
 from server.series.reading import SeriesData
-from server.series.recording import store_checkpoint, truncate
+from server.series.recording import store_checkpoint
 from stablessm_core.telemetry.blocks import BUCKET
 from stablessm_core.telemetry.detectors.raised_elsewhere import WORKER_LOST
 from tests.server.recording import Recording, claim, claimed, nonfinite, submitted
+from tests.server.storing import truncate
 
 pytestmark = pytest.mark.both_engines
 

@@ -20,12 +20,13 @@ from server.lifecycle import transitions as lifecycle
 from server.series import reading
 from server.series.catalogue import read_catalogue
 from server.series.layout import Layout
-from server.series.recording import store_catalogue, store_checkpoint, store_flush, truncate
+from server.series.recording import store_checkpoint
 from stablessm_core.telemetry.blocks import Block
 from stablessm_core.telemetry.detectors.raised_elsewhere import WORKER_LOST
 from stablessm_core.telemetry.forms import Form
-from stablessm_core.telemetry.series import following_catalogue, layer_catalogue, scalar
+from stablessm_core.telemetry.series import SeriesSpec, following_catalogue, layer_catalogue, scalar
 from tests.server.recording import Recording, claim, claimed, nonfinite, run_of, submitted
+from tests.server.storing import store_catalogue, store_flush, truncate
 
 pytestmark = pytest.mark.both_engines
 
@@ -47,6 +48,13 @@ def transitions(database: Database, run_id: int) -> list[Transition]:
 def store(database: Database, own: lifecycle.Claim, flush: list[Block], step: int, attempt: int | None = None, alerts=()) -> int:
     with database.write() as session:
         return store_flush(session, own.run_id, attempt or own.attempt, flush, alerts, step, 10.0)
+
+
+def described(database: Database, claim: lifecycle.Claim, *groups: str) -> None:
+    """Store a catalogue with one series in each group."""
+    with database.write() as session:
+        series = [SeriesSpec(f"{group}/x", group, 1, "", "") for group in groups]
+        store_catalogue(session, claim.run_id, claim.attempt, series)
 
 
 def test_a_flush_and_its_alerts_are_one_event(database: Database) -> None:
@@ -136,6 +144,7 @@ def test_a_worker_without_the_lease_can_write_nothing(database: Database, fate: 
 def test_a_worker_that_keeps_writing_after_losing_its_run_leaves_no_data(database: Database) -> None:
     """The old worker flushes as fast as it can while its run is given away. Only the new attempt's steps remain, each once."""
     own = claimed(database)
+    described(database, own, "scalars")
     begun, refused = threading.Event(), threading.Event()
 
     def zombie() -> None:
@@ -154,6 +163,7 @@ def test_a_worker_that_keeps_writing_after_losing_its_run_leaves_no_data(databas
     with database.write() as session:
         lifecycle.release(session, own.run_id, own.attempt, "lost contact", loss=WORKER_LOST)
     heir = claim(database, "heir")
+    described(database, heir, "scalars")
     for i in range(4):
         store(database, heir, [Block("scalars", 0, 1 + 3 * i, 1, np.full((1, 3), 2, np.float32))], 3 * i + 3)
     thread.join()
@@ -166,6 +176,7 @@ def test_a_worker_that_keeps_writing_after_losing_its_run_leaves_no_data(databas
 def test_event_numbers_have_no_gaps_under_concurrent_writers(database: Database) -> None:
     """Several threads flush, send heartbeats and cancel: every number belongs to exactly one event, and none is missing."""
     own = claimed(database)
+    described(database, own, *(f"lane/{lane}" for lane in range(3)))
     start = threading.Barrier(4)
 
     def flushes(lane: int) -> None:
@@ -191,7 +202,7 @@ def test_event_numbers_have_no_gaps_under_concurrent_writers(database: Database)
     run = run_of(database, own.run_id)
     assert used == list(range(1, run.seq + 1))
     assert run.seq == 2 + 36 + 1
-    assert run.beat == 12
+    assert run.beat == 12 + 36 + 1, "a stored message counts as a heartbeat"
 
 
 def test_truncation_shortens_the_block_at_the_boundary_and_records_an_event(database: Database) -> None:

@@ -1,9 +1,7 @@
-"""Frames: the bytes in which messages travel to the server and lie in a spool.
+"""Frames: the bytes in which messages travel to the server, and in which they wait in a file.
 
 A frame is the length of its record (u32), the CRC-32 of its record (u32), both little-endian, and the record, which is what
-`messages.to_bytes` returns. The server reads the frames of other programs with `read_records`. It trusts no byte of them: every
-size is bounded before memory of that size is allocated, and every refusal names the frame, the field, what was given and what
-is allowed.
+`messages.to_bytes` returns. The reader of a body trusts no byte: every size is bounded before memory of that size is allocated.
 """
 
 from __future__ import annotations
@@ -13,9 +11,6 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
-
-from stablessm_core.telemetry.free_json import Refused
-from stablessm_core.telemetry.strict_messages import Budget, Received, read_record
 
 HEAD = struct.Struct("<II")  # length and CRC-32 of the record that follows
 CONTENT_TYPE = "application/vnd.stablessm.records"
@@ -45,9 +40,24 @@ class BadFrame(ValueError):
         super().__init__(f"frame {index}: {field + ' ' if field else ''}is {given}; allowed: {allowed}")
 
 
+def frame(record: bytes) -> bytes:
+    """The frame of a record."""
+    return HEAD.pack(len(record), zlib.crc32(record)) + record
+
+
 def pack(records: Iterable[bytes]) -> bytes:
     """The frames of these records, one after the other."""
-    return b"".join(part for record in records for part in (HEAD.pack(len(record), zlib.crc32(record)), record))
+    return b"".join(map(frame, records))
+
+
+def ends(data: bytes) -> Iterator[int]:
+    """Where each of the whole frames at the beginning of `data` ends. The records are not compared with their checksums."""
+    at = 0
+    while len(data) - at >= HEAD.size:
+        at += HEAD.size + HEAD.unpack_from(data, at)[0]
+        if at > len(data):
+            return
+        yield at
 
 
 def unpack(body: bytes, limits: Limits = LIMITS) -> Iterator[memoryview]:
@@ -71,22 +81,15 @@ def unpack(body: bytes, limits: Limits = LIMITS) -> Iterator[memoryview]:
         at, index = at + length, index + 1
 
 
-def read_records(body: bytes, limits: Limits = LIMITS) -> list[Received]:
-    """The messages in a body, each checked as far as that is possible without the run's catalogue. Raises BadFrame."""
-    budget, found = Budget(limits.decoded_bytes), []
-    for index, record in enumerate(unpack(body, limits)):
-        try:
-            found.append(read_record(record, budget))
-        except Refused as refused:
-            raise BadFrame(index, refused.field, refused.given, refused.allowed) from None
-    return found
-
-
-def read_file(file: BinaryIO, record_bytes: int = LIMITS.record_bytes) -> Iterator[bytes]:
-    """The records in a file of frames, up to the first frame that is cut short, damaged, or longer than `record_bytes`."""
-    while len(head := file.read(HEAD.size)) == HEAD.size:
-        length, checksum = HEAD.unpack(head)
+def read_file(file: BinaryIO, record_bytes: int) -> Iterator[bytes]:
+    """The records in a file of frames, up to the first frame that is cut short, damaged, or longer than `record_bytes`. The file
+    then stands behind the last record."""
+    while True:
+        at = file.tell()
+        head = file.read(HEAD.size)
+        length, checksum = HEAD.unpack(head) if len(head) == HEAD.size else (record_bytes + 1, 0)
         record = file.read(length) if length <= record_bytes else b""
-        if len(record) != length or zlib.crc32(record) != checksum:
+        if length > record_bytes or len(record) != length or zlib.crc32(record) != checksum:
+            file.seek(at)
             return
         yield record

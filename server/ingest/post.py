@@ -1,16 +1,12 @@
-"""Stores what the program of a reported run posts: all records of a post in one transaction, under the fence of its attempt.
+"""One post: messages of an attempt, stored in one transaction that has locked the run's row.
 
-A post locks the run's row once. It may be repeated: steps that are stored already change nothing. A post also counts as a
-heartbeat, and it sets a lost run back to running. A post for a run that has ended completes the run's numbers; it changes
-neither the status nor the reason.
+Programs that report a run, and our workers, store their messages here. A worker stores under the fence of its attempt: once
+another attempt has begun, or the run has ended, it writes nothing more.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -18,33 +14,36 @@ from sqlalchemy import Table, bindparam, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from server.access.scopes import INGEST
-from server.access.tokens import Principal
-from server.database.connection import Database
+from server.database.fence import LeaseLost
 from server.database.models import Run, SeriesRow
-from server.errors import FENCED, Conflict, Forbidden, NotFound, Unavailable
+from server.ingest.alerts import Catalogue, built_in_alerts, computes_alerts, last_alerts
+from server.ingest.blocks import PlacesCache, StoredPlaces
 from server.lifecycle import transitions as lifecycle
-from server.lifecycle.event_wakeups import Publish
 from server.lifecycle.reported import REPORTED, found
-from server.lifecycle.submitters import check_own
 from server.series.catalogue_rules import catalogue_problem, compute_every_series, name_problem
 from server.series.layout import Layout
 from server.series.metrics import TooManyMetrics, add_metrics, joined_metrics
-from server.series.received import STATE, PlacesCache, RunState, StoredPlaces, ends_with, insert_event
-from server.series.recording import add_series, take_back
+from server.series.recording import STATE, RunState, add_series, insert_event, is_stored, store_checkpoint, take_back
 from server.series.rules import block_alerts
-from stablessm_core.telemetry.frames import BadFrame
+from stablessm_core.report.frames import BadFrame
+from stablessm_core.report.messages import (
+    CatalogueMessage,
+    CheckpointMessage,
+    EndMessage,
+    EnvironmentMessage,
+    MetricsMessage,
+    TelemetryMessage,
+    TruncateMessage,
+)
+from stablessm_core.telemetry.blocks import PackedBlock, packed
+from stablessm_core.telemetry.detectors import Alert
 from stablessm_core.telemetry.free_json import Refused
-from stablessm_core.telemetry.messages import CatalogueMessage, EndMessage, EnvironmentMessage, MetricsMessage, TruncateMessage
 from stablessm_core.telemetry.metrics import MAX_METRICS, METRIC_GROUPS
 from stablessm_core.telemetry.series import LAYER_GROUPS, SeriesSpec, source_group
+from stablessm_core.telemetry.sink import Flush
 from stablessm_core.telemetry.statuses import FINAL, LOST
-from stablessm_core.telemetry.strict_messages import MAX_COLUMNS, PackedBlock, PackedFlush, Received
 
 RECORDED_APART = LAYER_GROUPS, METRIC_GROUPS  # what the bound on scalars does not count
-MAX_WAITING = 64 << 20  # bytes of the posts that wait or are being stored; further posts are refused
-LEAST = 64 << 10  # bytes that a small post counts
-THREADS = {"sqlite": 2, "postgresql": 4}  # on SQLite, one thread checks the next post while the other one stores
 _TABLE = cast(Table, Run.__table__)
 _RUN = _TABLE.c
 _LOCK = (
@@ -69,91 +68,68 @@ class Stored:
     changed: bool = False
 
 
-class Reports:
-    """Stores posts in its own threads, so that waiting posts keep no thread from other requests.
+def locked_row(session: Session, run_id: int) -> Any:
+    """The columns of a run on which a post depends, locked until the end of the transaction; None if there is no such run."""
+    return session.connection().execute(_LOCK, {"run": run_id}).one_or_none()
 
-    On SQLite, which has one writer, posts wait for each other here: a lock is passed on at once, and SQLite's retries are not.
+
+def store(
+    session: Session, run_id: int, attempt: int, message: TelemetryMessage, places: PlacesCache | None = None, *,
+    verdict: Mapping[str, Any] | None = None, autopsy: bool = False,
+) -> Post | None:  # fmt: skip
+    """Store a message of our own worker under the fence of its attempt. Storing the same message twice is harmless.
+
+    places: remembers what is stored of the run; call `keep_places` of the returned post after the commit. verdict: if the message
+    ends the run. autopsy: whether a run that ends as diverged gets an autopsy. Raises LeaseLost, and BadFrame for a message that
+    a run cannot have.
+    """
+    match message:
+        case CheckpointMessage():
+            store_checkpoint(session, run_id, attempt, message.step, message.path, message.sha256, message.size)
+        case EndMessage(status="queued"):
+            lifecycle.release(session, run_id, attempt, message.reason)
+        case EndMessage():
+            end = (message.status, message.reason, message.result, message.divergence)
+            lifecycle.finish(session, run_id, attempt, *end, verdict, autopsy)
+        case _:
+            row = locked_row(session, run_id)
+            if row is None or row.attempt != attempt or row.status != "running":
+                raise LeaseLost(f"run {run_id} is not running under attempt {attempt}")
+            post = Post(session, row, PlacesCache() if places is None else places)
+            post.apply([message])
+            post.finish()
+            return post
+    return None
+
+
+class Post:
+    """Messages of one attempt inside a transaction. row: the `locked_row` of the run, whose attempt the caller has checked.
+
+    The catalogue and the payloads of our own worker are trusted, because the same code has made them; its blocks are compared
+    with the catalogue and the stored steps like any others.
     """
 
-    def __init__(self, database: Database, publish: Publish) -> None:
-        self.database, self._publish = database, publish
-        self._places = PlacesCache()
-        self.threads = ThreadPoolExecutor(THREADS[database.dialect], "reports")
-        self._waiting = 0  # bytes; only the event loop changes it
-        self._turn: AbstractContextManager[Any] = threading.Lock() if database.dialect == "sqlite" else nullcontext()
-
-    def store(self, run_id: int, attempt: int, principal: Principal, messages: Sequence[Received]) -> Stored:
-        """Store all messages, or none of them. No messages: a heartbeat.
-
-        Raises BadFrame for a message that the run cannot have, Conflict with the code `fenced` if `attempt` is not the run's
-        newest attempt, NotFound, Forbidden.
-        """
-        with self._turn, self.database.write() as session:
-            post = _Post(session, run_id, attempt, principal, self._places)
-            post.apply(messages)
-            stored = post.finish()
-        post.keep_places(stored.seq)
-        if stored.changed:
-            self.announce(run_id)
-        return stored
-
-    def check_room(self, size: int = 0) -> None:
-        """Raises Unavailable if too many posts wait for one more of `size` bytes."""
-        if self._waiting + max(LEAST, size) > MAX_WAITING:
-            raise Unavailable("too many posts wait already; try again", headers={"Retry-After": "2"})
-
-    @contextmanager
-    def room(self, size: int) -> Iterator[None]:
-        """Count a post of this many bytes as waiting. Raises Unavailable if too many posts wait already."""
-        self.check_room(size)
-        self._waiting += max(LEAST, size)
-        try:
-            yield
-        finally:
-            self._waiting -= max(LEAST, size)
-
-    def close(self) -> None:
-        """End the threads after the posts that they store now."""
-        self.threads.shutdown(cancel_futures=True)
-
-    def announce(self, run_id: int) -> None:
-        """Tell all servers that the run has new events."""
-        self._publish(run_id)
-
-
-class _Post:
-    """One post inside its transaction."""
-
-    def __init__(self, session: Session, run_id: int, attempt: int, principal: Principal, cache: PlacesCache) -> None:
-        self.session, self.run_id, self.attempt, self._cache = session, run_id, attempt, cache
+    def __init__(self, session: Session, row: Any, cache: PlacesCache) -> None:
+        self.session, self.run_id, self.attempt, self._cache = session, row.id, row.attempt, cache
         self._places: StoredPlaces | None = None
-        row = session.connection().execute(_LOCK, {"run": run_id}).one_or_none()
-        if row is None:
-            raise NotFound(f"there is no run {run_id}", field="run_id")
-        check_reporter(principal, row)
-        if row.deleted_at is not None:
-            raise NotFound(f"run {run_id} is in the trash", field="run_id")
-        if row.attempt != attempt:
-            raise Conflict(
-                f"attempt {attempt} of run {run_id} is over: the run was opened again as attempt {row.attempt}", code=FENCED,
-                field="X-Attempt", allowed=f"{row.attempt}, from the program that opened the run last",
-            )  # fmt: skip
-        self._seq_before, self._rules = row.seq, bool(row.rules)
+        self._reported = row.kind == REPORTED
+        self._seq_before, self._rules = row.seq, self._reported and bool(row.rules)
         self._late, self._untouched = row.status in FINAL, row.status != LOST
         self._state: RunState | None = None  # after the last event of this post, if nothing has followed
         if row.status == LOST:
             found(session, self._row())
 
-    def apply(self, messages: Sequence[Received]) -> None:
+    def apply(self, messages: Sequence[TelemetryMessage]) -> None:
         """Store the messages in order. Flushes and metrics between two other messages become one event each. Raises BadFrame."""
-        flushes: list[PackedFlush] = []
+        flushes: list[Flush] = []
         metrics: list[tuple[int, MetricsMessage]] = []
         blocks: list[PackedBlock] = []
         for index, message in enumerate([*messages, None]):
             try:
                 match message:
-                    case PackedFlush():
-                        blocks += [b for i, b in enumerate(message.blocks) if self._accept(f"blocks.{i}", b)]
+                    case Flush():
+                        own = enumerate(map(packed, message.blocks))
+                        blocks += [block for i, block in own if self._accept(f"blocks.{i}", block)]
                         flushes.append(message)
                     case MetricsMessage():
                         metrics.append((index, message))
@@ -172,30 +148,49 @@ class _Post:
         if state is None:
             self.session.flush()
             statement = _STATE if self._late else _BEAT
-            state = RunState(*self.session.connection().execute(statement, {"run": self.run_id}).one())
+            state = self._state = RunState(*self.session.connection().execute(statement, {"run": self.run_id}).one())
         return Stored(state.seq, state.step, state.cancel_requested, state.seq != self._seq_before)
 
-    def keep_places(self, seq: int) -> None:
-        if self._places is not None:
-            self._cache.keep(self.run_id, self._places, seq)
+    def keep_places(self) -> None:
+        """Remember what is stored. Only after `finish` and the commit: whoever commits next might take the same event number."""
+        if self._places is not None and self._state is not None:
+            self._cache.keep(self.run_id, self._places, self._state.seq)
 
-    def _insert(self, flushes: list[PackedFlush], blocks: list[PackedBlock]) -> None:
+    def _insert(self, flushes: list[Flush], blocks: list[PackedBlock]) -> None:
         if flushes:
-            raised = block_alerts(self.session, self._row(), blocks) if self._rules else []
+            raised = self._alerts(flushes, blocks) if self._reported else []
             self._state = insert_event(self.session, self.run_id, self.attempt, blocks, flushes, raised, late=self._late)
             self._untouched = False
 
-    def _apply(self, message: Received, rest: Sequence[Received]) -> None:
+    def _alerts(self, flushes: Sequence[Flush], blocks: Sequence[PackedBlock]) -> list[Alert]:
+        """The alerts that the server raises: those of the run's rules, and the built-in ones if the program computes none."""
+        raised = block_alerts(self.session, self._row(), blocks) if self._rules else []
+        known = self._known()
+        if known.own_alerts:
+            return raised
+        run = self._row()
+        if known.catalogue is None:
+            known.catalogue = Catalogue(self.session, run)
+        found = built_in_alerts(self.session, run, known.catalogue, flushes, blocks)
+        known.own_alerts = found is None
+        return raised + (found or [])
+
+    def _apply(self, message: TelemetryMessage, rest: Sequence[TelemetryMessage]) -> None:
         self._state, self._untouched = None, False
         match message:
             case CatalogueMessage():
                 self._add_series(message.series)
             case EnvironmentMessage():
-                self._row().environment = message.facts
+                run = self._row()
+                if computes_alerts(run.environment) != computes_alerts(message.facts):
+                    run.detector_state, self._known().own_alerts = None, False
+                run.environment = message.facts
             case TruncateMessage():
-                self._take_back(message, [one for one in rest if isinstance(one, PackedFlush)])
+                self._take_back(message, [one for one in rest if isinstance(one, Flush)])
                 self._known().read_steps(self.session, self.run_id)
             case EndMessage() if not self._late:
+                if raised := last_alerts(self.session, run := self._row()):
+                    insert_event(self.session, self.run_id, self.attempt, [], [Flush([], raised, run.step, None)])
                 end = (message.status, message.reason, message.result, message.divergence)
                 lifecycle.finish(self.session, self.run_id, self.attempt, *end)
                 self._late = True
@@ -203,28 +198,36 @@ class _Post:
                     run = self._row()
                     run.finished_at = max(message.ended_at, run.started_at or 0.0)
 
-    def _take_back(self, message: TruncateMessage, later: Sequence[PackedFlush]) -> None:
+    def _take_back(self, message: TruncateMessage, later: Sequence[Flush]) -> None:
         run = self._row()
-        stored_again = ends_with(self.session, run, later)  # then this post is a repeat
+        blocks = [packed(block) for flush in later for block in flush.blocks]
+        stored_again = bool(blocks) and run.step == max(flush.step for flush in later) and is_stored(self.session, run.id, blocks)
         before = run.seq
         seq = take_back(self.session, run, message.to_step + 1, message.reason, stored_again=stored_again)
         if self._late and seq != before:
             run.compacted_at = run.judged_at = None
 
     def _add_series(self, series: Sequence[SeriesSpec]) -> None:
+        try:
+            if self._reported:
+                self._add_checked_series(series)
+            else:
+                add_series(self.session, self._row(), series)
+        except ValueError as error:
+            if isinstance(error, Refused):
+                raise
+            raise Refused("series", f"another one: {error}", "the series that the run has, and further groups") from None
+        self._known().read_catalogue(self.session, self.run_id)
+
+    def _add_checked_series(self, series: Sequence[SeriesSpec]) -> None:
         for i, one in enumerate(series):
             if (problem := name_problem(one.name, one.group, derived=one.derived)) is not None:
                 raise Refused(f"series.{i}", f"impossible: {problem}", "a layer's series is named after its group: ssm/0/weight")
-        try:
-            add_series(self.session, self._row(), series)
-        except ValueError as error:
-            raise Refused("series", f"another one: {error}", "the series that the run has, and further groups") from None
+        add_series(self.session, self._row(), series)
         columns = SeriesRow.__table__.columns
         rows = [dict(row) for row in self.session.execute(select(*columns).where(SeriesRow.run_id == self.run_id)).mappings()]
         if (problem := catalogue_problem(rows)) is not None:
             raise Refused("series", f"impossible: {problem}", "series that fit together")
-        if (total := sum(row["width"] for row in rows)) > MAX_COLUMNS:
-            raise Refused("series", f"{total:,} columns", f"at most {MAX_COLUMNS:,} columns in a run")
         scalars = sum(row["width"] for row in rows if not row["group_name"].startswith(RECORDED_APART))
         if scalars > MAX_METRICS:
             raise Refused("series", f"{scalars:,} columns of scalars", f"at most {MAX_METRICS:,} outside the layers")
@@ -236,7 +239,6 @@ class _Post:
             raise Refused(
                 "series", f"impossible: {str(error)[:200]}", "series from which every derived series follows"
             ) from error
-        self._known().read_catalogue(self.session, self.run_id)
 
     def _add_metrics(self, metrics: Sequence[tuple[int, MetricsMessage]]) -> None:
         for message in joined_metrics([message for _, message in metrics]):
@@ -268,16 +270,3 @@ class _Post:
         self.session.flush()
         chosen = select(Run).where(Run.id == self.run_id).execution_options(populate_existing=True)
         return self.session.scalars(chosen).one()
-
-
-def check_reporter(principal: Principal, run: Any) -> None:
-    """Check that the principal may report this run. Raises Forbidden, and Conflict for a run that our workers train.
-
-    run: a run or a row with its columns id, kind, submitted_by and user_id. A token of the scope ingest may write only the runs
-    that it opened.
-    """
-    if principal.scope == INGEST and run.submitted_by != principal.token_id:
-        raise Forbidden(f"run {run.id} was opened with another token", field="run_id", allowed="runs that this token opened")
-    check_own(principal, run)
-    if run.kind != REPORTED:
-        raise Conflict(f"run {run.id} is trained by our workers", field="run_id", allowed="runs of POST /api/ingest/runs")

@@ -1,62 +1,53 @@
 """The file of a run: a line with the format's name, the request that opens the run, and one frame for each message.
 
-A frame is the length and the CRC-32 of a record (u32, little-endian) and the record. Frames are only ever appended, so the file
-of a killed process is readable up to its last whole frame. `from_step` stays in the opening until the server has deleted the
-steps after it. Without a usable disk, the frames stay in memory until they are sent.
+Frames are only ever appended, so the file of a killed process is readable up to its last whole frame. It is written without
+fsync: it must survive a crash of the process, not of the machine. `from_step` stays in the opening until the server has deleted
+the steps after it. A program that must not wait keeps its frames in memory if the disk fails; a worker lets training wait.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import struct
 import threading
-import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from stablessm_core.outside import files
-from stablessm_core.outside.files import BINARY, is_locked, lock, read_at, write_at
+from stablessm_core.report import files
+from stablessm_core.report.files import BINARY, is_locked, lock, read_at, write_at
+from stablessm_core.report.frames import HEAD, ends, frame, read_file
 
 MAGIC = b"SSMR1\n"
 SUFFIX = ".ssmr"
-HEAD = struct.Struct("<II")
 LONGEST = 1 << 26  # longest record in bytes; a length above it is damage
 COPIED = 1 << 25  # bytes of frames that are copied for a new opening at most
-IN_MEMORY = 1 << 25  # bytes of frames that are kept without a disk
+IN_MEMORY = 1 << 25  # bytes of frames that a reporting program keeps without a disk
 
 
 class NotARunFile(ValueError):
-    """A file that does not hold a reported run."""
-
-
-def frame(record: bytes) -> bytes:
-    """The frame of a record."""
-    return HEAD.pack(len(record), zlib.crc32(record)) + record
-
-
-def whole_frames(data: bytes) -> int:
-    """The number of bytes of the whole frames at the beginning of `data`."""
-    at = 0
-    while len(data) - at >= HEAD.size:
-        end = at + HEAD.size + HEAD.unpack_from(data, at)[0]
-        if end > len(data):
-            break
-        at = end
-    return at
+    """A file that does not hold the records of a run."""
 
 
 class Outbox:
     """Frames that wait to be sent, in a file, or in memory if the disk fails. All methods may be called from any thread.
 
-    warn: receives one sentence when the disk fails. Positions count bytes of frames; the first frame has position 0.
+    warn: receives one sentence when the disk fails. file_bytes: the largest size of the frames in the file; None for no limit.
+    memory_bytes: of the frames that are kept in memory at most. Positions count bytes of frames; the first frame has position 0.
     """
 
-    def __init__(self, path: Path | None, opening: dict[str, Any], warn: Any) -> None:
-        self.path, self._warn = path, warn
+    def __init__(
+        self,
+        path: Path | None,
+        opening: dict[str, Any],
+        warn: Callable[[str], object],
+        *,
+        file_bytes: int | None = None,
+        memory_bytes: int = IN_MEMORY,
+    ) -> None:
+        self.path, self._warn, self._file_bytes, self._memory_bytes = path, warn, file_bytes, memory_bytes
         self.size = 0
         self.dropped = 0  # frames that found no place
         self._lock = threading.Lock()
@@ -73,6 +64,11 @@ class Outbox:
                 self._writable = True
             except OSError as error:
                 self._disk_failed(error)
+
+    @property
+    def failed(self) -> bool:
+        """True if the disk has failed."""
+        return not self._writable
 
     def reopen(self, opening: dict[str, Any]) -> bool:
         """Replace the opening request. False if too many frames follow it in the file, because they must be copied."""
@@ -96,45 +92,38 @@ class Outbox:
                 with suppress(OSError):
                     _drop_from_step(self._file)
 
-    def append(self, record: bytes) -> None:
-        """Add a record. Never raises for a full disk."""
+    def append(self, record: bytes) -> bool:
+        """Add a record. False if there is no place for it; it is then counted as dropped. Never raises for a full disk."""
         data = frame(record)
         with self._lock:
             if self._writable and self._file is not None:
+                if self._file_bytes is not None and self.size + len(data) > self._file_bytes:
+                    self.dropped += 1
+                    return False
                 try:
+                    # at a fixed place, so that the next frame overwrites one that a full disk cut short
                     write_at(self._file, data, self._start + self.size)
                     self.size += len(data)
-                    return
+                    return True
                 except OSError as error:
                     self._disk_failed(error)
-            if len(self._memory) + len(data) > IN_MEMORY:
+            if len(self._memory) + len(data) > self._memory_bytes:
                 self.dropped += 1
-                return
+                return False
             self._memory += data
             self.size += len(data)
+            return True
 
     def read(self, position: int, limit: int) -> bytes:
         """Whole frames from `position` on, at most `limit` bytes but at least one frame; b"" if there is none."""
-        limit = max(limit, HEAD.size)
         with self._lock:
-            if position < self._memory_from or (self._writable and self._file is not None):
-                if self._file is None:
-                    return b""
-                end = self.size if self._writable else self._memory_from
-                at = self._start + position
-                data = read_at(self._file, min(limit, end - position), at)
-                count = whole_frames(data)
-                if not count and len(data) >= HEAD.size:
-                    data = read_at(self._file, HEAD.size + HEAD.unpack_from(data)[0], at)
-                    count = whole_frames(data)
-                return data[:count]
-            data = bytes(self._memory[position - self._memory_from : position - self._memory_from + limit])
-            count = whole_frames(data)
-            if not count and len(data) >= HEAD.size:
-                first = position - self._memory_from
-                data = bytes(self._memory[first : first + HEAD.size + HEAD.unpack_from(data)[0]])
-                count = whole_frames(data)
-            return data[:count]
+            if not (position < self._memory_from or self._writable):
+                at, held = position - self._memory_from, self._memory
+                return _whole(lambda count: bytes(held[at : at + count]), limit)
+            if (file := self._file) is None:
+                return b""
+            left = (self.size if self._writable else self._memory_from) - position
+            return _whole(lambda count: read_at(file, min(count, left), self._start + position), limit)
 
     def in_memory(self, position: int) -> int:
         """The bytes of the frames from `position` on that are in no file."""
@@ -210,14 +199,6 @@ class Outbox:
             self.path = None
 
 
-def _drop_from_step(file: int) -> None:
-    """Overwrite the opening with one of the same length, padded with spaces."""
-    length, _ = HEAD.unpack(read_at(file, HEAD.size, len(MAGIC)))
-    opening = json.loads(read_at(file, length, len(MAGIC) + HEAD.size))
-    if opening.pop("from_step", None) is not None:
-        write_at(file, frame(json.dumps(opening).encode().ljust(length)), len(MAGIC))
-
-
 @dataclass
 class RunFile:
     """The content of a run's file. damaged: the byte at which the first bad frame begins; None if all frames are whole."""
@@ -238,15 +219,12 @@ class RunFile:
         self.damaged = None
         with self.path.open("rb") as file:
             file.seek(len(MAGIC))
-            _record(file)
-            while True:
-                at = file.tell()
-                record = _record(file)
-                if record is None:
-                    if file.tell() != at or file.read(1):
-                        self.damaged = at
-                    return
-                yield record
+            records = read_file(file, LONGEST)
+            next(records, None)  # the opening
+            yield from records
+            at = file.tell()
+            if file.read(1):
+                self.damaged = at
 
 
 def read_run_file(path: Path) -> RunFile:
@@ -254,9 +232,8 @@ def read_run_file(path: Path) -> RunFile:
     with path.open("rb") as file:
         if file.read(len(MAGIC)) != MAGIC:
             raise NotARunFile(f"{path} is no file of a StableSSM run")
-        record = _record(file)
         try:
-            opening = json.loads(record or b"")
+            opening = json.loads(next(read_file(file, LONGEST), b""))
         except ValueError:
             opening = None
         if not isinstance(opening, dict) or not isinstance(opening.get("id"), str):
@@ -264,17 +241,42 @@ def read_run_file(path: Path) -> RunFile:
         return RunFile(path, opening)
 
 
+def left_behind(path: Path) -> Iterator[bytes]:
+    """The records that a process of our own has left in the file, up to the first bad frame; none if there is no file.
+
+    The files of workers of version 0.2 and older hold frames only.
+    """
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return
+    with file:
+        records = read_file(file, LONGEST)
+        if file.read(len(MAGIC)) == MAGIC:
+            next(records, None)
+        else:
+            file.seek(0)
+        yield from records
+
+
 def in_use(path: Path) -> bool:
     """True if the process that writes the file still runs."""
     return is_locked(path)
 
 
-def _record(file: BinaryIO) -> bytes | None:
-    head = file.read(HEAD.size)
-    if len(head) < HEAD.size:
-        return None
-    length, checksum = HEAD.unpack(head)
-    if length > LONGEST:
-        return None
-    record = file.read(length)
-    return record if len(record) == length and zlib.crc32(record) == checksum else None
+def _whole(read: Callable[[int], bytes], limit: int) -> bytes:
+    """The whole frames in the first `limit` bytes, or else the first frame. read: returns the first bytes, so many as asked."""
+    data = read(max(limit, HEAD.size))
+    *_, end = 0, *ends(data)
+    if not end and len(data) >= HEAD.size:
+        data = read(HEAD.size + HEAD.unpack_from(data)[0])
+        *_, end = 0, *ends(data)
+    return data[:end]
+
+
+def _drop_from_step(file: int) -> None:
+    """Overwrite the opening with one of the same length, padded with spaces."""
+    length, _ = HEAD.unpack(read_at(file, HEAD.size, len(MAGIC)))
+    opening = json.loads(read_at(file, length, len(MAGIC) + HEAD.size))
+    if opening.pop("from_step", None) is not None:
+        write_at(file, frame(json.dumps(opening).encode().ljust(length)), len(MAGIC))

@@ -11,9 +11,10 @@ from pathlib import Path
 from time import sleep
 from typing import Any, TypeVar
 
-from stablessm_core.outside.offline import SUFFIX, NotARunFile, RunFile, frame, in_use, read_run_file
-from stablessm_core.outside.uplink import Frames, Refused, Server
-from stablessm_core.telemetry.messages import EndMessage, MetricsMessage, from_bytes, to_bytes
+from stablessm_core.report.frames import frame
+from stablessm_core.report.link import Frames, Refused, Server
+from stablessm_core.report.messages import EndMessage, MetricsMessage, from_bytes, to_bytes
+from stablessm_core.report.outbox import SUFFIX, NotARunFile, RunFile, in_use, read_run_file
 from stablessm_core.telemetry.sink import Flush
 
 TRIES = 5

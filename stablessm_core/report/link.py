@@ -17,16 +17,16 @@ from time import monotonic, time
 from typing import Any
 from urllib.parse import urlsplit
 
-from stablessm_core.outside.offline import HEAD, Outbox
+from stablessm_core.report.frames import CONTENT_TYPE, LIMITS, ends
+from stablessm_core.report.outbox import Outbox
 
-CONTENT_TYPE = "application/vnd.stablessm.records"
 SEND_SECONDS = 0.5  # a post waits for more frames this long
 HEARTBEAT_SECONDS = 5.0
 TIMEOUT = 10.0  # seconds that a request may take
 LONGEST_PAUSE = 10.0
 LONGEST_WAIT = 60.0  # that a server may ask for with Retry-After
 BODY_BYTES = 1 << 20  # bytes that a post has at most, even if the server allows more
-LIMITS = {"body_bytes": BODY_BYTES, "records": 1000}  # of a post, unless the server names others
+ASSUMED = {"body_bytes": BODY_BYTES, "records": LIMITS.records}  # of a post, unless the server names others
 LONGEST_ANSWER = 1 << 20
 
 
@@ -83,7 +83,7 @@ class Server:
         page = answer.get("url")
         page = f"/runs/{run_id}" if not isinstance(page, str) or not page else page
         url = page if page.startswith("http") else self.url + page
-        body_bytes, records = (_positive(limits.get(name), default) for name, default in LIMITS.items())
+        body_bytes, records = (_positive(limits.get(name), default) for name, default in ASSUMED.items())
         return Opened(run_id, attempt, url, next_step, body_bytes, records)
 
     def post(self, opened: Opened, body: bytes) -> Answer:
@@ -157,7 +157,7 @@ class Frames:
         except Refused as refused:
             if refused.status not in (413, 422) or not body:
                 raise
-            count = _count(body)
+            count = sum(1 for _ in ends(body))
             if count > 1:
                 self._at_most = count // 2
                 return 0
@@ -174,20 +174,13 @@ def _positive(value: Any, default: int) -> int:
 
 
 def _first_frames(data: bytes, limit: int, count: int) -> bytes:
-    at = frames = 0
-    while at < len(data) and frames < count:
-        end = at + HEAD.size + HEAD.unpack_from(data, at)[0]
-        if at and end > limit:
+    """At most `count` frames of at most `limit` bytes together, but at least the first one."""
+    found = 0
+    for number, end in enumerate(ends(data)):
+        if number == count or (number and end > limit):
             break
-        at, frames = end, frames + 1
-    return data[:at]
-
-
-def _count(data: bytes) -> int:
-    at = frames = 0
-    while at < len(data):
-        at, frames = at + HEAD.size + HEAD.unpack_from(data, at)[0], frames + 1
-    return frames
+        found = end
+    return data[:found]
 
 
 class Uplink:

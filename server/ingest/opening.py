@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -14,37 +11,17 @@ from server.access.tokens import Principal
 from server.database.fence import add_transition, insert_into
 from server.database.models import Run
 from server.errors import EXISTS, Conflict, NotFound
+from server.ingest.reports import check_reporter
+from server.ingest.schemas import OpenRequest
 from server.lifecycle.quotas import check_bytes
 from server.lifecycle.reported import REPORTED
-from server.lifecycle.reports import check_reporter
 from server.series.recording import delete_steps
 from stablessm_core.telemetry.statuses import FINAL
 
 FAR_SECONDS = 60.0  # a clock that differs by more is mentioned in the run's history
 
 
-@dataclass(frozen=True)
-class Opening:
-    """What a program says about its run. id: the UUID that it chose. how: see stablessm_core.telemetry.how. layers: in the order
-    of their numbers. rules: for alerts, as in stablessm_core.spec.alert_rules. from_step: the last step to keep when the run is
-    opened again; None keeps all. clock: the program's time. started_at: when a program of the past began."""
-
-    id: str
-    project: str = ""
-    name: str | None = None
-    config: Any = field(default_factory=dict)
-    tags: list[str] = field(default_factory=list)
-    how: Mapping[str, Any] | None = None
-    layers: list[dict[str, Any]] | None = None
-    rules: list[dict[str, Any]] | None = None
-    resume: Literal["never", "allow", "must", "complete"] = "never"
-    from_step: int | None = None
-    clock: float | None = None
-    notes: str = ""
-    started_at: float | None = None
-
-
-def open_run(session: Session, opening: Opening, principal: Principal) -> tuple[Run, bool]:
+def open_run(session: Session, opening: OpenRequest, principal: Principal) -> tuple[Run, bool]:
     """The open run with its new attempt, and True if the run is new.
 
     Opening a known run again ends its earlier attempt: from then on, posts of that attempt are refused. With `complete`, a run
@@ -77,7 +54,7 @@ def _find(session: Session, external_id: str) -> Run | None:
     return session.scalars(chosen).one_or_none()
 
 
-def _insert(session: Session, opening: Opening, principal: Principal) -> Run | None:
+def _insert(session: Session, opening: OpenRequest, principal: Principal) -> Run | None:
     now = time.time()
     values = {
         "external_id": opening.id,
@@ -88,9 +65,9 @@ def _insert(session: Session, opening: Opening, principal: Principal) -> Run | N
         "notes": opening.notes,
         "config": {},
         "reported_config": opening.config,
-        "how": dict(opening.how or {}) or None,
-        "layers": opening.layers,
-        "rules": opening.rules,
+        "how": opening.how_data,
+        "layers": opening.layers_data,
+        "rules": opening.rules_data,
         "status": "running",
         "attempt": 1,
         "submitted_by": principal.token_id,
@@ -103,12 +80,12 @@ def _insert(session: Session, opening: Opening, principal: Principal) -> Run | N
     if number is None:
         return None
     run = session.get_one(Run, number)
-    run.status_reason = "opened by the program that trains it" + _clock(opening.clock, now)
+    run.status_reason = "opened by the program that trains it" + _clock(opening.client_time, now)
     add_transition(session, run, run.status_reason)
     return run
 
 
-def _resume(session: Session, run: Run, opening: Opening) -> None:
+def _resume(session: Session, run: Run, opening: OpenRequest) -> None:
     cut = opening.from_step is not None and opening.from_step < run.step
     if opening.from_step is not None:
         deleted = delete_steps(session, run.id, opening.from_step + 1)
@@ -118,13 +95,11 @@ def _resume(session: Session, run: Run, opening: Opening) -> None:
     run.compacted_at = run.cause = run.judged_at = run.unstable = None  # the steps from now on must also be merged and judged
     if opening.config:
         run.reported_config = opening.config
-    if opening.how is not None:
-        run.how = dict(opening.how)
-    if opening.layers is not None:
-        run.layers = opening.layers
-    if opening.rules is not None and opening.rules != run.rules:
-        run.rules, run.rule_states = opening.rules, None
-    run.status_reason = f"attempt {run.attempt}, continued after step {run.step}" + _clock(opening.clock, time.time())
+    run.how = opening.how_data or run.how
+    run.layers = run.layers if opening.layers is None else opening.layers_data
+    if (rules := opening.rules_data) is not None and rules != run.rules:
+        run.rules, run.rule_states = rules, None
+    run.status_reason = f"attempt {run.attempt}, continued after step {run.step}" + _clock(opening.client_time, time.time())
     add_transition(session, run, run.status_reason, truncated_from=run.step + 1 if cut else None)
 
 

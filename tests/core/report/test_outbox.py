@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 import stablessm
+from server.ingest.records import read_records
 from stablessm_core.outside.metrics import messages_of
-from stablessm_core.outside.offline import HEAD, NotARunFile, Outbox, frame, in_use, read_run_file, whole_frames
-from stablessm_core.outside.sync import StillRunning, sync_file
-from stablessm_core.outside.uplink import Server
-from stablessm_core.telemetry.frames import read_records
-from stablessm_core.telemetry.messages import to_bytes
+from stablessm_core.report.frames import HEAD, ends, frame
+from stablessm_core.report.link import Server
+from stablessm_core.report.messages import to_bytes
+from stablessm_core.report.outbox import MAGIC, NotARunFile, Outbox, in_use, left_behind, read_run_file
+from stablessm_core.report.sync import StillRunning, sync_file
 from tests.core.outside.reading import read
 
 OPENING = {"id": "8d3b2c6e-43b5-4a43-8d8a-3c05e7d1a001", "project": "p"}
@@ -51,7 +52,7 @@ def test_frames_are_read_whole_from_any_position(tmp_path: Path) -> None:
         for limit in (1, 100, 5000):
             position, found = 0, b""
             while data := box.read(position, limit):
-                assert whole_frames(data) == len(data)
+                assert [*ends(data)][-1] == len(data)
                 found += data
                 position += len(data)
             assert found == b"".join(map(frame, records))
@@ -94,6 +95,30 @@ def test_a_file_that_is_being_written_is_in_use(tmp_path: Path) -> None:
     assert in_use(path)
     box.close(delete=False)
     assert not in_use(path)
+
+
+def test_a_full_outbox_refuses_a_record_and_keeps_the_others(tmp_path: Path) -> None:
+    box = Outbox(tmp_path / "run", OPENING, pytest.fail, file_bytes=1000, memory_bytes=0)
+    assert box.append(b"a" * 600)
+    assert not box.append(b"b" * 600)
+    assert (box.dropped, box.failed) == (1, False)
+    assert box.append(b"c" * 300)
+    assert list(left_behind(tmp_path / "run")) == [b"a" * 600, b"c" * 300]
+
+
+def test_what_a_killed_process_left_is_read_with_and_without_an_opening(tmp_path: Path) -> None:
+    box, _ = outbox(tmp_path / "run")
+    records = [b"first" * 100, b"second" * 100]
+    for record in records:
+        box.append(record)
+    for cut in (1, 5, 8, 300):
+        data = (tmp_path / "run").read_bytes()
+        (tmp_path / "cut").write_bytes(data[:-cut])
+        assert list(left_behind(tmp_path / "cut")) == records[:1]
+    (tmp_path / "old").write_bytes(b"".join(map(frame, records)))
+    assert list(left_behind(tmp_path / "old")) == records
+    (tmp_path / "empty").write_bytes(MAGIC)
+    assert list(left_behind(tmp_path / "empty")) == list(left_behind(tmp_path / "none")) == []
 
 
 @pytest.fixture

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 import zstandard
 
+from server.ingest.records import read_records
+from stablessm_core.report.frames import LIMITS, BadFrame, Limits, pack, read_file, unpack
+from stablessm_core.report.messages import CheckpointMessage, EndMessage, MetricsMessage, to_bytes
 from stablessm_core.telemetry.blocks import SCATTERED, ZSTD_SHUFFLE, Block
-from stablessm_core.telemetry.frames import LIMITS, BadFrame, Limits, pack, read_file, read_records, unpack
 from stablessm_core.telemetry.free_json import Refused, check_json
-from stablessm_core.telemetry.messages import CheckpointMessage, EndMessage, MetricsMessage, to_bytes
 from stablessm_core.telemetry.scattered import pack_scattered
 from stablessm_core.telemetry.series import SCALARS
 from stablessm_core.telemetry.sink import Flush
-from stablessm_core.telemetry.strict_messages import PackedFlush
 from tests.mutated_frames import CATALOGUE, flush, messages, mutate
 
 MUTATIONS = 20_000
@@ -66,23 +66,21 @@ def test_the_bytes_of_a_block_are_as_documented() -> None:
     record = len(head).to_bytes(4, "little") + head + bytes.fromhex("000000c03f000000c0")
     assert body == len(record).to_bytes(4, "little") + zlib.crc32(record).to_bytes(4, "little") + record
     (read,) = read_records(body)
-    assert isinstance(read, PackedFlush)
+    assert isinstance(read, Flush)
     assert read.blocks[0].values.tolist() == [[1.5, -2.0]]
 
 
 def test_a_record_of_each_kind_is_read_as_it_was_written_and_payloads_stay_as_they_came() -> None:
     written = messages()
     read = read_records(pack(map(to_bytes, written)))
-    assert [type(one) for one in read if not isinstance(one, PackedFlush)] == [
+    assert [type(one) for one in read if not isinstance(one, Flush)] == [
         type(one) for one in written if not isinstance(one, Flush)
     ]
-    assert str([one for one in read if not isinstance(one, PackedFlush)]) == str(
-        [one for one in written if not isinstance(one, Flush)]
-    )
-    (packed,), (sent,) = ([m for m in found if isinstance(m, Flush | PackedFlush)] for found in (read, written))
-    assert (packed.step, packed.so_far, packed.steps_per_second) == (sent.step, sent.so_far, sent.steps_per_second)
-    assert str(packed.alerts) == str(sent.alerts)
-    for mine, theirs in zip(packed.blocks, sent.blocks, strict=True):
+    assert str([one for one in read if not isinstance(one, Flush)]) == str([one for one in written if not isinstance(one, Flush)])
+    (got,), (sent,) = ([m for m in found if isinstance(m, Flush)] for found in (read, written))
+    assert (got.step, got.so_far, got.steps_per_second) == (sent.step, sent.so_far, sent.steps_per_second)
+    assert str(got.alerts) == str(sent.alerts)
+    for mine, theirs in zip(got.blocks, sent.blocks, strict=True):
         assert (mine.group, mine.level, mine.first_step, mine.stride) == (
             theirs.group,
             theirs.level,
@@ -257,12 +255,12 @@ def test_20_000_mutations_are_read_or_refused_in_bounded_memory() -> None:
 def test_a_file_of_frames_is_read_up_to_the_first_damaged_frame() -> None:
     records = [to_bytes(message) for message in messages()]
     whole = pack(records)
-    assert list(read_file(BytesIO(whole))) == records
+    assert list(read_file(BytesIO(whole), 1 << 26)) == records
     assert [bytes(record) for record in unpack(whole)] == records
     cut = bytearray(whole)
     cut[len(pack(records[:3])) + 20] ^= 8
-    assert list(read_file(BytesIO(bytes(cut)))) == records[:3]
-    assert list(read_file(BytesIO(whole[:-1]))) == records[:-1]
+    assert list(read_file(BytesIO(bytes(cut)), 1 << 26)) == records[:3]
+    assert list(read_file(BytesIO(whole[:-1]), 1 << 26)) == records[:-1]
 
 
 @pytest.mark.parametrize(

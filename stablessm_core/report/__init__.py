@@ -1,0 +1,1 @@
+"""How recorded runs travel: messages, frames, the file in which they wait, and the link to the server."""
