@@ -33,7 +33,7 @@ from stablessm_core.spec.config import Name
 from stablessm_core.spec.errors import describe_errors
 from stablessm_core.spec.section import Text
 from stablessm_core.telemetry.detectors import Severity
-from stablessm_core.telemetry.limits import GROUP, MAX_NAME, MAX_RUN_COLUMNS, NAME
+from stablessm_core.telemetry.limits import GROUP_NAME, MAX_NAME, MAX_RUN_COLUMNS, SERIES_NAME
 from stablessm_core.telemetry.metrics import METRIC_GROUPS, is_metric_group, name_error
 from stablessm_core.telemetry.statuses import AT_REST, LOST, Status
 
@@ -128,7 +128,7 @@ class StoredSeries(Record):
     """A series of the catalogue. The name of a layer's series contains its group, because derived series are found by name."""
 
     name: Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
-    group_name: Annotated[str, Field(pattern=f"^{GROUP.pattern}$")]
+    group_name: Annotated[str, Field(pattern=f"^{GROUP_NAME.pattern}$")]
     column_offset: Annotated[int, Field(ge=0, lt=MAX_RUN_COLUMNS)]
     width: Width
     unit: str
@@ -141,7 +141,7 @@ class StoredSeries(Record):
             if allowed := self._not_a_metric():
                 raise ValueError(f"name {self.name!r} does not fit the group {self.group_name!r}; allowed: {allowed}")
             return self
-        if not NAME.fullmatch(self.name):
+        if not SERIES_NAME.fullmatch(self.name):
             raise ValueError(f"name {self.name!r} has characters that no series has")
         if (problem := name_problem(self.name, self.group_name, derived=self.derived)) is not None:
             raise ValueError(problem)

@@ -25,8 +25,8 @@ MAX_NAME, MAX_GROUP, MAX_UNIT, MAX_MEANING, MAX_FORM_NAME = 120, 60, 20, 1000, 4
 MAX_WIDTH = 1 << 20  # columns of one series
 MAX_COLUMNS, MAX_RECORD_SERIES = 1 << 20, 4096  # columns of a block, and columns and series of one record
 MAX_RUN_COLUMNS, MAX_RUN_SERIES = 1 << 22, 10_000
-NAME = re.compile(r"[!-~]([ -~]*[!-~])?")
-GROUP = re.compile(r"[!#-\[\]-~]+")  # without " and \, which mean something in the paths of SQLite
+SERIES_NAME = re.compile(r"[!-~]([ -~]*[!-~])?")
+GROUP_NAME = re.compile(r"[!#-\[\]-~]+")  # without " and \, which mean something in the paths of SQLite
 
 # blocks
 MAX_BLOCK_POINTS = 4096  # points or buckets in one block: readers decode a block again for every 4,096 steps that they read
