@@ -28,7 +28,9 @@ ARGUMENTS: dict[str, Any] = {
     "number": 0, "silence_id": 99, "until": 1e10,
 }  # fmt: skip
 # programs that report runs speak to these (stablessm_core.report.link, docs/protocol.md)
-OF_REPORTING_PROGRAMS = {("POST", "/api/ingest/runs"), ("POST", "/api/ingest/runs/{run_id}/records")}
+OF_REPORTING_PROGRAMS = {
+    ("POST", "/api/ingest/runs"), ("POST", "/api/ingest/runs/{run_id}/records"), ("POST", "/api/ingest/runs/{id}/compare"),
+}  # fmt: skip
 NO_ENDPOINTS = ("close", "request", "get", "send", "pages", "lines", "streamed")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stablessm_core.outside import files
+from stablessm_core.report import files
 from stablessm_core.report.outbox import Outbox, read_run_file
 from tests.core.outside.reading import read
 
