@@ -127,7 +127,7 @@ def ended(folder: Path) -> None:
 
 
 FAULTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
-    "an old schema": (old_schema, "needs 0023", "stablessm migrate"),
+    "an old schema": (old_schema, "needs 0022", "stablessm migrate"),
     "an open data directory": (lambda folder: folder.chmod(0o755), "readable by everybody", "chmod 700"),
     "an open token": (lambda folder: (folder / "token").chmod(0o644), "token is readable by everybody", "chmod 600"),
     "an open database": (lambda folder: (folder / "stablessm.db").chmod(0o640), "db is readable by its group", "chmod 600"),
