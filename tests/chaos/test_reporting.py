@@ -19,7 +19,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
 
 from server.database.connection import Database
-from server.database.models import BlockRow, Run, Transition
+from server.database.models import AlertRow, BlockRow, Run, Transition
 from server.database.payloads import stored_numbers, stored_pieces
 from stablessm_core.telemetry.series import SCALARS
 from tests.chaos.services import Missing, Postgres
@@ -93,7 +93,11 @@ def check(database: Database, acknowledged: int) -> int:
                 blocks = session.scalars(select(BlockRow).order_by(BlockRow.first_step)).all()
                 losses = [block for block in blocks if block.group_name == SCALARS]
                 pieces = np.concatenate([stored_pieces(b) for b in blocks]) if blocks else np.empty((0, 2), int)
-                numbers = {*map(int, pieces[:, 0]), *session.scalars(select(Transition.seq))}
+                numbers = {
+                    *map(int, pieces[:, 0]),
+                    *session.scalars(select(Transition.seq)),
+                    *session.scalars(select(AlertRow.seq)),
+                }
                 break
         except OperationalError:  # the database has just been started
             time.sleep(0.1)
